@@ -24,7 +24,7 @@ RUN PYTHONPATH=/build python3 -m pip wheel --no-cache-dir --no-index --no-deps -
         --target /image/opt/kprobe_exporter /wheels/*.whl \
     && rm -r /image/opt/kprobe_exporter/bin \
     && cp deploy/requirements/sbom.cdx.json /image/opt/kprobe_exporter/ \
-    && PYTHONPATH=/image/opt/kprobe_exporter python3 -BP -c 'import kprobe_exporter.source._pages' \
+    && PYTHONPATH=/image/opt/kprobe_exporter python3 -BP -c 'import kprobe_exporter.source._lines, kprobe_exporter.source._pages' \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /image/opt/kprobe_exporter \
     && mkdir -p /image/tracefs /image/etc/kprobe_exporter \
     && ln -s /opt/kprobe_exporter/kprobe_exporter/config/default.yaml /image/etc/kprobe_exporter/

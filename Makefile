@@ -10,16 +10,16 @@ vm-packages := busybox-static file iproute2 kmod qemu-system-x86 udev
 # What a kernel of arm64 needs on a machine with another processor: an emulator, and a compiler for the page parser.
 arm-packages := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-system-arm
 # Programs that the kernel suite compares the agent with, and runs it under.
-suite-packages := $(vm-packages) bpftrace curl dwarves libseccomp2 systemd util-linux
+suite-packages := $(vm-packages) bpftrace curl dwarves libseccomp2 php8.2-cli systemd util-linux
 # Programs that build the container image, and run it.
 image-packages := buildah catatonit debootstrap podman runc
 # Programs that make what is released, and a bare Debian to install it in.
-release-packages := iproute2 mmdebstrap python3-dev python3-venv
+release-packages := iproute2 lintian mmdebstrap python3-dev python3-venv systemd util-linux
 # The command that `make demo` runs in the guest.
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist dist-test hooks clean .venv
+.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist packages dist-test hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -73,7 +73,11 @@ fixtures: .venv/test.stamp ## capture tests/fixtures again, from the kernels the
 dist: ## the sdist and the wheels for x86-64 and aarch64, into dist/ (OUTPUT=DIRECTORY)
 	@$(PYTHON) -m release $(OUTPUT:%=--output %) wheels
 
-dist-test: .venv/test.stamp ## what make dist builds, installed in bare Debians and run there
+packages: ## as dist, and from the wheels the Debian packages for amd64 and arm64 (OUTPUT=DIRECTORY)
+	@scripts/debian-packages lintian
+	@$(PYTHON) -m release $(OUTPUT:%=--output %) packages
+
+dist-test: .venv/test.stamp ## what make packages builds, installed in bare Debians and run there
 	@scripts/debian-packages $(release-packages)
 	@$(bin)/python -m tests.vm test --suite dist
 

@@ -1,13 +1,27 @@
-"""`python -m release COMMAND`, which `make dist` calls."""
+"""`python -m release COMMAND`, which `make dist` and `make packages` call."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from release import wheels
-from release.targets import ROOT, ReleaseError
+from release import deb, wheels
+from release.targets import ROOT, TARGETS, ReleaseError
 
-SUMMARIES = {"wheels": "the sdist and the wheels"}
+SUMMARIES = {
+    "wheels": "the sdist and the wheels",
+    "packages": "the sdist, the wheels and the Debian packages",
+}
+
+
+def build(command: str, into: Path) -> list[Path]:
+    """Build what a command names, and return the files."""
+    files = wheels.build(into)
+    if command == "packages":
+        packages = [deb.build(target, wheel, into) for target, wheel in zip(TARGETS, files[1:], strict=True)]
+        for package in packages:
+            deb.judge(package)
+        files += packages
+    return files
 
 
 def main() -> int:
@@ -18,7 +32,7 @@ def main() -> int:
         commands.add_parser(name, help=summary)
     arguments = parser.parse_args()
     try:
-        for file in wheels.build(arguments.output):
+        for file in build(arguments.command, arguments.output):
             print(f"{file.stat().st_size:>12,}  {file}")
     except ReleaseError as error:
         print(error, file=sys.stderr)

@@ -13,7 +13,7 @@ from release import compiler, tools
 from release.sources import copy_tracked, normalize, pack
 from release.targets import BUILD, TARGETS, ReleaseError, Target
 
-EXTENSION = "kprobe_exporter/source/_pages.abi3.so"
+EXTENSIONS = tuple(f"kprobe_exporter/source/{name}.abi3.so" for name in ("_lines", "_pages"))
 
 
 def build(into: Path, targets: Iterable[Target] = TARGETS) -> list[Path]:
@@ -33,8 +33,8 @@ def judge(files: Sequence[Path]) -> None:
     tools.tool("twine", "check", "--strict", *files)
     for wheel in (file for file in files if file.suffix == ".whl"):
         with zipfile.ZipFile(wheel) as archive:
-            if EXTENSION not in archive.namelist():
-                raise ReleaseError(f"{wheel.name} has no {EXTENSION}: the compiler failed")
+            for missing in set(EXTENSIONS).difference(archive.namelist()):
+                raise ReleaseError(f"{wheel.name} has no {missing}: the compiler failed")
         machine = wheel.stem.rpartition("manylinux2014_")[2]
         verdict = tools.tool("auditwheel", "show", wheel)
         # manylinux2014 is manylinux_2_17; a lower number asks for less.

@@ -1,16 +1,18 @@
 """The pipeline of the events: read, joined, counted, exported; and how it changes while they flow."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.thread_events import Handle, Identities, handlers
+from kprobe_exporter.agent.thread_events import Handle, Identities, handlers, thread_events
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
+from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.values import Batch, Join, Layout
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.probing.attach import Attached
@@ -21,12 +23,15 @@ from kprobe_exporter.tracefs.instance import Instance
 if TYPE_CHECKING:
     from kprobe_exporter.agent.otlp import OtlpExport
 
+log = logging.getLogger(__name__)
+
 
 class _Flow(NamedTuple):
-    """How the events of one probe flow now."""
+    """How the events of one probe flow now: ``recipe`` and ``join`` are what the source does of it."""
 
     attached: Attached
     recipe: Recipe | None
+    join: JoinRecipe | None
     export: Export | None
 
 
@@ -38,6 +43,9 @@ class Pipeline:
     The thread that holds the change lock calls ``switch`` and does all that takes long; the reader's thread
     only applies the change between two rounds. By then the events of removed probes must have been read.
     The remaining probes lose nothing, partial and waiting records included.
+
+    A source of pages joins calls and pairs itself where it can. The pairing knows them all the same: it joins
+    the halves that a source delivers.
 
     The buffer is opened at once. Raises TracefsError if the kernel refuses reading.
     """
@@ -73,6 +81,7 @@ class Pipeline:
         """Count open calls as unpaired; with ``threads``, forget cgroups. The reader's thread calls it."""
         for join in joins:
             self._pairing.reset(join)
+            self._buffers.drop(join.layout.layout_id)
         if threads:
             self._identities.cgroups.lost()
         self.consume(Batch())
@@ -102,13 +111,17 @@ class Pipeline:
         found = [self._flow(probe, attached) for probe in probes for attached in probe.attachments]
         flows = {flow.attached.layout.layout_id: flow for flow in found if flow is not None}
         cgroup_events = handlers(self._identities.cgroup_events, self._identities.cgroups)
-        thread_events = handlers(self._identities.thread_events, self._pairing.threads)
+        ends = handlers(self._identities.thread_events, self._pairing.threads)
         layouts = {part.layout: part.system for own in self._identities.tracepoints for part in own.parts}
         for flow in flows.values():
             layouts |= {part.layout: part.system for part in flow.attached.parts}
         filters = record_filters(flow.attached.part_filters for flow in flows.values())
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
-        swap = self._buffers.prepare(self._symbols, layouts, recipes, filters, tgid=self._tgid)
+        joins = Joins(
+            {layout_id: flow.join for layout_id, flow in flows.items() if flow.join is not None},
+            thread_events(self._identities.thread_events),
+        )
+        swap = self._buffers.prepare(self._symbols, layouts, recipes, filters, joins, tgid=self._tgid)
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
         added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
         for layout in self._cgroup_events.keys() - cgroup_events.keys():
@@ -130,9 +143,9 @@ class Pipeline:
                     self._pairing.add(flow.attached.joined)
             for layout in self._thread_events:
                 self._pairing.unwatch(layout)
-            for layout, handle in thread_events.items():
+            for layout, handle in ends.items():
                 self._pairing.follow(layout, handle)
-            self._thread_events = thread_events
+            self._thread_events = ends
             self.consume(Batch())  # tells the calls that were open, without waiting for an event
             swap()
 
@@ -147,7 +160,13 @@ class Pipeline:
         if before is not None and before.attached is attached:
             return before
         export = probe.plan.probe.export if self._otlp is not None else None
-        recipe = None
-        if export is None and attached.joined is None:
-            recipe = source_recipe(attached.layout, probe.plan.metrics, attached.residual_filter)
-        return _Flow(attached, recipe, export)
+        if export is not None:
+            return _Flow(attached, None, None, export)
+        metrics, only = probe.plan.metrics, attached.residual_filter
+        if attached.joined is None:
+            return _Flow(attached, source_recipe(attached.layout, metrics, only), None, None)
+        join = join_recipe(attached.joined, metrics, only, attached.part_filters)
+        if isinstance(join, str):
+            log.debug("%s: its events are joined one by one: %s", attached.layout.probe, join)
+            return _Flow(attached, None, None, None)
+        return _Flow(attached, None, join, None)

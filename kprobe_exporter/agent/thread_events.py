@@ -12,6 +12,7 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import Pods, Whereabouts
+from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.values import OF_THREAD, TID, TIME, Layout, ProbeSpec, Record
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
@@ -91,6 +92,19 @@ class OwnTracepoints:
         for part in self.parts:
             part.disable()
         self.parts, self.enabled = (), False
+
+
+ENDS_OF_CALLS: Mapping[str, ThreadEvent] = {
+    NEW.event: ThreadEvent("started", ("child", "flags")),
+    EXEC.event: ThreadEvent("executed", ("old",)),
+    EXIT.event: ThreadEvent("exited"),
+}
+"""What a source that joins calls itself takes from the tracepoints about threads."""
+
+
+def thread_events(own: OwnTracepoints) -> dict[int, ThreadEvent]:
+    """Return, by layout_id, what a source takes from those that are installed."""
+    return {part.layout.layout_id: ENDS_OF_CALLS[part.event] for part in own.parts}
 
 
 class Identities:

@@ -21,6 +21,7 @@ from kprobe_exporter.aggregate.numbers import (
     built_in,
 )
 from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.selection import selected
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Refused, Tally, Where
@@ -155,7 +156,10 @@ class Aggregator:
             probe = self._probes[layout.probe]
             takes = probe.takes()
             for number, spec in enumerate(probe.metrics.metrics):
-                takes[number] = _for_layout(self._metrics[spec.name].take(spec), spec, layout)
+                take = self._metrics[spec.name].take(spec)
+                unreadable = partial(self.lose, "unreadable", probe=layout.probe)
+                take = selected(spec, take, layout.unsigned, self._failures, unreadable)
+                takes[number] = _for_layout(take, spec, layout)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None
@@ -233,11 +237,11 @@ class Aggregator:
                     unparsed += 1
                 else:
                     handle(record)
-            for layout_id in {record[LAYOUT_ID] for record in batch.records}:
-                if (attached := self._attached.get(layout_id)) is not None:
-                    arrived, passed, sums = attached.sums.take()
-                    attached.count(arrived, passed)
-                    self._take(sums)
+            unparsed += self._repeat(batch)
+            self._sum_up(
+                {record[LAYOUT_ID] for record in batch.records}
+                | {record[LAYOUT_ID] for record, _ in batch.repeated}
+            )
             for layout_id, number in batch.arrived.items():
                 if (attached := self._attached.get(layout_id)) is not None:
                     attached.count(number, batch.passed.get(layout_id, 0))
@@ -251,6 +255,24 @@ class Aggregator:
             for reason, numbers in (("unpaired", batch.unpaired), ("table_full", batch.table_full)):
                 for layout_id, number in numbers.items():
                     self.lose(reason, number, self._owners.get(layout_id))
+
+    def _repeat(self, batch: Batch) -> int:
+        """Take in the records that stand for several; return how many of these have no attached layout."""
+        unparsed = 0
+        for record, number in batch.repeated:
+            if (attached := self._attached.get(record[LAYOUT_ID])) is not None:
+                attached.sums.repeat(record, number)
+            else:
+                unparsed += number
+        return unparsed
+
+    def _sum_up(self, layout_ids: Iterable[int]) -> None:
+        """Add up the records that have come of these layouts."""
+        for layout_id in layout_ids:
+            if (attached := self._attached.get(layout_id)) is not None:
+                arrived, passed, sums = attached.sums.take()
+                attached.count(arrived, passed)
+                self._take(sums)
 
     def _take(self, sums: Iterable[Tally | Refused]) -> None:
         for one in sums:

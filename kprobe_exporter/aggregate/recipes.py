@@ -16,14 +16,17 @@ from kprobe_exporter.model.aggregation import (
     Where,
 )
 from kprobe_exporter.model.condition import Computed, has_match
+from kprobe_exporter.model.joins import JoinRecipe
 from kprobe_exporter.model.values import (
     CALLER,
     CPU,
     LAYOUT_ID,
     MAX_ERRNO,
     OF_THREAD,
+    STACK_POINTER,
     TGID,
     TID,
+    Join,
     Layout,
     ProbeMetrics,
     Record,
@@ -55,7 +58,7 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
     groups = [
         Group(
             number,
-            keys=tuple(label.field for label in spec.labels),
+            keys=(*(label.field for label in spec.labels), *spec.selects_by),
             value=spec.value,
             bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
             last=spec.kind == "gauge",
@@ -81,27 +84,59 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
 
 
 def source_recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None) -> Recipe | None:
-    """Return the recipe with which the source can add up the records; None if it has to deliver them.
-
-    Records are needed for patterns of strings; for stacks, arrays and cgroups in labels; and for conditions
-    on values that the record does not hold.
-    """
+    """Return the recipe with which the source can add up the records; None if it has to deliver them."""
     made = recipe(layout, metrics, residual_filter)
+    return made if needs_records(layout, made) is None else None
+
+
+def needs_records(layout: Layout, made: Recipe) -> str | None:
+    """Return, as a clause, why this recipe needs each record; None if the source can add them up itself."""
     groups = made.groups
     used = {name for group in groups for name in (*group.keys, group.value)}
     computed = [Where(one.fields, one.condition) for one in layout.computed if one.name in used]
-    wheres = [residual_filter, *(group.where for group in groups), *computed]
+    wheres = [made.residual_filter, *(group.where for group in groups), *computed]
     if any(group.cgroups for group in groups):
-        return None  # a thread's cgroup is known only at the event's place in the stream
-    if layout.stack or not all(_writable(where, layout) for where in wheres if where):
-        return None
+        return "a thread's cgroup is known only at the event's place in the stream"
+    if layout.stack:
+        return "a stack belongs to each record"
+    if not all(_writable(where, layout) for where in wheres if where):
+        return "a condition needs a pattern of strings, or a value that the record does not hold"
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
     numbers = {kinds.get(group.value) for group in groups if group.value is not None}
     keys = {kinds.get(key, "") for group in groups for key in group.keys}
-    arrays = "texts" in keys or any("[" in kind for kind in keys)
-    if arrays or numbers & {"char", "symbol", "comm", "program"}:
-        return None
-    return made
+    if "texts" in keys or any("[" in kind for kind in keys):
+        return "an array is a label"
+    if numbers & {"char", "symbol", "comm", "program"}:
+        return "a value is no plain number"
+    return None
+
+
+def join_recipe(
+    join: Join, metrics: ProbeMetrics, residual_filter: Where | None, filters: Mapping[Layout, Where]
+) -> JoinRecipe | str:
+    """Return how the source can join these events and add up the joined records, or a clause why it cannot.
+
+    ``filters`` are those that the agent evaluates of each event before it is joined.
+    """
+    made = recipe(join.layout, metrics, residual_filter)
+    halves = (*join.begins, join.end)
+    if any(half.stack for half in halves):
+        return "a stack belongs to each record"
+    if not all(_writable(where, half) for half, where in filters.items()):
+        return "the filter of an event needs a pattern of strings, or a value that the record does not hold"
+    keys = (STACK_POINTER,) if join.by == "stack" else join.key
+    if not all(_plain_key(half, name) for half in halves for name in keys):
+        return "the events are paired by a value that has to be looked up"
+    return needs_records(join.layout, made) or JoinRecipe(join, made)
+
+
+def _plain_key(layout: Layout, name: str) -> bool:
+    """Return whether a value by which halves are paired is a number or a string of the record."""
+    for arg in layout.args:
+        if arg.name == name:
+            special = arg.type in ("char", "symbol") or "[" in arg.type
+            return arg.kind in ("int", "hex", "str") and not special
+    return name in ("tid", "cpu")
 
 
 def record_filters(filters: Iterable[Mapping[Layout, Where]]) -> dict[int, RecordFilter]:

@@ -142,22 +142,26 @@ class Series(Generic[Cell]):
         return len(self._seen) < self._limits.max_series and not self._limits.are_reached
 
     def _decode(self, label: LabelSpec, value: Value, events: int) -> str | None:
-        """Return a label's text; None, and a counted failure, for a value that has none.
+        """Return a label's text; None, and a counted failure, for a value that has none."""
+        text, failed = decoded(label, value)
+        if text is None:
+            self._failures[failed] += events
+        return text
 
-        A field that the alternative in use lacks gives "", which Prometheus takes for no label.
-        """
-        if value == ABSENT:
-            return ""
-        for decoder, decode in label.decoders:
-            text = None if value is None else decode(value)
-            if text is None:
-                self._failures[decoder] += events
-                return None
-            value = text.encode()
-        if value is None:
-            self._failures["none"] += events
-            return None
-        return plain(value)
+
+def decoded(label: LabelSpec, value: Value) -> tuple[str | None, str]:
+    """Return a label's text. For a value that has none, return None and the decoder that failed.
+
+    A field that the alternative in use lacks gives "", which Prometheus takes for no label.
+    """
+    if value == ABSENT:
+        return "", ""
+    for decoder, decode in label.decoders:
+        text = None if value is None else decode(value)
+        if text is None:
+            return None, decoder
+        value = text.encode()
+    return (None, "none") if value is None else (plain(value), "")
 
 
 def plain(value: Value) -> str:

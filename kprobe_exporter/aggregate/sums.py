@@ -19,6 +19,9 @@ Row = tuple[Any, ...]
 Rows = Collection[tuple[Row, int]]
 """Rows that differ, each with the number of its records."""
 
+_RowsOf = Callable[[Sequence[Record], Sequence[tuple[Record, int]]], Rows]
+"""Makes rows of records, and of records that stand for several."""
+
 _Tested = tuple[Group, Evaluate | None]
 """A group, and the function that evaluates its condition."""
 
@@ -27,7 +30,8 @@ class Sums:
     """The records of one layout that were not added up yet. Not thread-safe.
 
     ``add`` takes a record. It looks up the cgroup of a thread that is a label, since the agent knows it only
-    at the record's place in the stream, and computes fields. ``take`` adds up what came since its last call.
+    at the record's place in the stream, and computes fields. ``repeat`` takes one that stands for several.
+    ``take`` adds up what came since its last call.
     Equal rows are handled once: a record costs about 0.1 µs for each set of fields that is needed, and a row
     0.5 µs.
     """
@@ -35,19 +39,21 @@ class Sums:
     def __init__(self, layout: Layout, recipe: Recipe, cgroup: CgroupOf | None = None) -> None:
         self._layout_id = layout.layout_id
         self._records: list[Record] = []
+        self._repeated: list[tuple[Record, int]] = []
         self._passes = passes(layout, recipe.residual_filter) if recipe.residual_filter else None
         threads = sorted({group.keys[index] for group in recipe.groups for index in group.cgroups})
         used = {name for group in recipe.groups for name in (*group.keys, group.value)}
         computed = [one.name for one in layout.computed if one.name in used]
         more = [_cgroup_of(getter(layout, field), cgroup) for field in threads]
         more += [getter(layout, name) for name in computed]
+        self._more = more
         self.add: Callable[[Record], None] = self._records.append
         if more:
             self.add = _with_more(self.add, more)
         first = VALUES + len(layout.args)
         places = {field: first + number for number, field in enumerate(threads)}
         computed_at = {name: first + len(threads) + number for number, name in enumerate(computed)}
-        self._groups: dict[object, tuple[Callable[[Sequence[Record]], Rows], list[_Tested]]] = {}
+        self._groups: dict[object, tuple[_RowsOf, list[_Tested]]] = {}
         for group in recipe.groups:
             test = compile_condition(group.where.condition, layout.unsigned) if group.where else None
             needed = _fields(group), group.cgroups, group.last
@@ -55,17 +61,26 @@ class Sums:
                 self._groups[needed] = _rows(layout, group, places, computed_at), []
             self._groups[needed][1].append((group, test))
 
+    def repeat(self, record: Record, number: int) -> None:
+        """Add a record that stands for so many equal ones."""
+        self._repeated.append(((*record, *[take(record) for take in self._more]), number))
+
     def take(self) -> tuple[int, int, list[Tally | Refused]]:
         """Return the numbers of the records and of those that passed the recipe's filter, and the sums."""
-        records = self._records.copy()
+        records, repeated = self._records.copy(), self._repeated
         self._records.clear()
+        self._repeated = []
+        arrived = len(records) + sum(number for _, number in repeated)
+        if self._passes is not None:
+            records = [*filter(self._passes, records)]
+            repeated = [one for one in repeated if self._passes(one[0])]
+        passed = len(records) + sum(number for _, number in repeated)
         sums: list[Tally | Refused] = []
-        passed = records if self._passes is None else [*filter(self._passes, records)]
         for rows_of, groups in self._groups.values() if passed else ():
-            rows = rows_of(passed)
+            rows = rows_of(records, repeated)
             for group, test in groups:
                 sums += _tallies(self._layout_id, group, test, rows)
-        return len(records), len(passed), sums
+        return arrived, passed, sums
 
 
 def _with_more(add: Callable[[Record], None], more: Sequence[Getter]) -> Callable[[Record], None]:
@@ -89,9 +104,7 @@ def _fields(group: Group) -> tuple[str, ...]:
     return (*group.keys, *value, *(group.where.fields if group.where is not None else ()))
 
 
-def _rows(
-    layout: Layout, group: Group, cgroups: Mapping[str, int], computed: Mapping[str, int]
-) -> Callable[[Sequence[Record]], Rows]:
+def _rows(layout: Layout, group: Group, cgroups: Mapping[str, int], computed: Mapping[str, int]) -> _RowsOf:
     """Return the function that makes rows of records.
 
     ``cgroups`` are the places of threads' cgroups, ``computed`` those of computed fields.
@@ -106,8 +119,11 @@ def _rows(
     conversions = [(index, convert) for index, (_, convert) in enumerate(columns) if convert is not None]
     take = tuple_getter([place for place, _ in columns])
 
-    def rows(records: Sequence[Record]) -> Rows:
-        counted = Counter(map(take, records)).items()
+    def rows(records: Sequence[Record], repeated: Sequence[tuple[Record, int]]) -> Rows:
+        counts = Counter(map(take, records))
+        for record, number in repeated:
+            counts[take(record)] += number
+        counted = counts.items()
         return [*map(converted, counted)] if conversions else counted
 
     def converted(counted: tuple[Row, int]) -> tuple[Row, int]:

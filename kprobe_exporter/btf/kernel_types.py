@@ -7,7 +7,7 @@ from kprobe_exporter.btf import types as btf
 from kprobe_exporter.btf.enums import constants, enum_names, enumerators
 from kprobe_exporter.btf.members import Member, resolve
 from kprobe_exporter.btf.structures import Structures, nearest
-from kprobe_exporter.btf.types import Types
+from kprobe_exporter.btf.types import Data, Types
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.members import parse_path
 
@@ -25,7 +25,7 @@ class KernelTypes:
     """
 
     def __init__(
-        self, read: Callable[[str], bytes], modules: Callable[[], Collection[str]] = lambda: ()
+        self, read: Callable[[str], Data], modules: Callable[[], Collection[str]] = lambda: ()
     ) -> None:
         self._read, self._modules = read, modules
         self._types: dict[str, Types] = {}
@@ -100,7 +100,7 @@ class KernelTypes:
         for module in self._modules():
             with suppress(OSError, GrammarError):
                 data = self._read(module) if module != KERNEL else b""
-                if any(name in data for name in wanted):
+                if any(data.find(name) >= 0 for name in wanted):
                     yield self._of(module)
 
     def _of(self, module: str) -> Types:

@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
 
 from kprobe_exporter.btf import types as btf
 from kprobe_exporter.btf.structures import STRUCTURES, Row, Structures, nearest
 from kprobe_exporter.btf.types import Record, damaged
+from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import LARGEST_ARRAY
 from kprobe_exporter.grammar.lexis import fail
 from kprobe_exporter.grammar.members import MemberPath, Step
@@ -87,7 +89,10 @@ class _Walk:
     def end(self, path: MemberPath, type_of: Callable[[str], int | None]) -> _Spot:
         """Return where the path ends."""
         if isinstance(path.base, str):
-            known = type_of(path.base)
+            known = None
+            # What is cast needs no type: BTF lacks many static functions.
+            with suppress(GrammarError) if path.cast else nullcontext():
+                known = type_of(path.base)
             spot, what = _Spot(known or 0), path.base
         else:
             spot, what = self.end(path.base, type_of), str(path.base)
@@ -206,6 +211,9 @@ class _Reading:
         if written in _TEXT:
             return self._text_as(written)
         if written is not None:
+            if written.startswith("b") and self._kind == btf.PTR:
+                hint = "an address, which has no bit field: read it as x64"
+                fail(f"{self._is_what}, {hint}", self._text, len(self._text))
             return self._found(written)
         if self._spot.width:
             return self._found(self._bit_field())

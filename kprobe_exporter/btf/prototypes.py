@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.btf import types as btf
-from kprobe_exporter.btf.types import damaged
+from kprobe_exporter.btf.types import Data, damaged
 from kprobe_exporter.model.values import ReturnType
 
 Type: TypeAlias = ReturnType
@@ -48,7 +48,7 @@ def parameter(prototype: Prototype, name: str) -> tuple[int, Type] | None:
     return None
 
 
-def read_prototypes(data: bytes, names: Collection[str], base: bytes | None = None) -> dict[str, Prototype]:
+def read_prototypes(data: Data, names: Collection[str], base: Data | None = None) -> dict[str, Prototype]:
     """Return the prototypes of ``names`` in ``data``, the bytes of a file of /sys/kernel/btf.
 
     A module's file continues that of the kernel, which ``base`` is then; only the module's own functions
@@ -73,7 +73,7 @@ class Btf:
     ``read`` returns the content of a file of /sys/kernel/btf, by its name, or raises OSError.
     """
 
-    def __init__(self, read: Callable[[str], bytes]) -> None:
+    def __init__(self, read: Callable[[str], Data]) -> None:
         self._read = read
         self._known: dict[tuple[str, str], Prototype | None] = {}
 

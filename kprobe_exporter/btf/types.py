@@ -6,10 +6,14 @@ begins, and only the types that are asked for are decoded.
 
 from array import array
 from collections.abc import Collection, Iterator, Mapping
+from mmap import mmap
 from struct import calcsize, unpack_from
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from kprobe_exporter.errors import GrammarError
+
+Data: TypeAlias = bytes | mmap
+"""A file of /sys/kernel/btf: what was read of it, or mapped."""
 
 INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF = range(1, 9)
 VOLATILE, CONST, RESTRICT, FUNC, FUNC_PROTO, VAR, DATASEC, FLOAT = range(9, 17)
@@ -61,7 +65,7 @@ class Types:
     GrammarError, whose message is a sentence, for data that is damaged or of an unknown form.
     """
 
-    def __init__(self, data: bytes, names: Collection[str] = (), base: "Types | None" = None) -> None:
+    def __init__(self, data: Data, names: Collection[str] = (), base: "Types | None" = None) -> None:
         header, types, strings = _sections(data)
         if len(types) % 4 or (strings and data[strings[-1]]) or not (strings or base):
             raise damaged("its types or its strings do not end where they should")
@@ -198,7 +202,7 @@ def _vlen(info: int) -> int:
     return info & 0xFFFFFF
 
 
-def _sections(data: bytes) -> tuple[int, range, range]:
+def _sections(data: Data) -> tuple[int, range, range]:
     """Return the header's length, and where the types and the strings are."""
     if len(data) < calcsize(_HEADER):
         raise damaged("it is shorter than its header")
@@ -212,7 +216,7 @@ def _sections(data: bytes) -> tuple[int, range, range]:
     return header, _span(data, header, *sections[:2]), _span(data, header, *sections[2:])
 
 
-def _span(data: bytes, header: int, offset: int, length: int) -> range:
+def _span(data: Data, header: int, offset: int, length: int) -> range:
     """Return where a section is. Its offset counts from the end of the header."""
     span = range(header + offset, header + offset + length)
     if span.stop > len(data):
@@ -220,7 +224,7 @@ def _span(data: bytes, header: int, offset: int, length: int) -> range:
     return span
 
 
-def _lengths_told(data: bytes, header: int) -> dict[int, tuple[int, int]]:
+def _lengths_told(data: Data, header: int) -> dict[int, tuple[int, int]]:
     """Return the lengths that newer BTF itself states (``struct btf_layout``), to skip unknown kinds by."""
     if header < calcsize(_HEADER) + 8:
         return {}

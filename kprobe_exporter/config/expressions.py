@@ -1,16 +1,21 @@
 """Checks expressions, of ``let``, ``where`` and ``value``, against the fields of a probe's alternatives."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives, odd_duration
+from kprobe_exporter.config.values import Label
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.formula import COMPUTED, Binary, Name, wrong_types
+from kprobe_exporter.grammar.evaluate import STRING
+from kprobe_exporter.grammar.formula import COMPUTED, Binary, Name, Node, Text, wrong_types
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.let import inserted
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.model.values import STACK_POINTER
+
+OF_TEXT = frozenset({"map", "regexp"})
+"""Decoders of texts. A field that the others decode is a number."""
 
 
 def with_lets(lets: Mapping[str, str], alternatives: Alternatives, report: Report) -> Alternatives:
@@ -38,6 +43,45 @@ def with_lets(lets: Mapping[str, str], alternatives: Alternatives, report: Repor
         except GrammarError as error:
             report((error.text,), error.message)
     return found
+
+
+def labels_meant(text: str, labels: Iterable[Label], alternatives: Alternatives) -> frozenset[str]:
+    """Return the names in a metric's ``where`` that mean its labels.
+
+    A name is a field if an alternative has that. But what is decoded from a number is the label where it is
+    compared with a text, as in ``reason == "NO_SOCKET"``, since the number never equals one.
+    """
+    try:
+        tree = parse_formula(text)
+    except GrammarError:  # check_expression reports it
+        return frozenset()
+    names = [node.name for node in tree.names]
+    texts = {name for name in names if names.count(name) == _compared_with_texts(tree, name)}
+    return frozenset(
+        label.name
+        for label in labels
+        if label.name in names
+        and (
+            not any(label.name in one.fields for one in alternatives)
+            or (label.name in texts and label.decode and label.decode[0].name not in OF_TEXT)
+        )
+    )
+
+
+def _compared_with_texts(tree: Node, name: str) -> int:
+    """Return how often a name is compared with a text."""
+    return sum(
+        isinstance(node, Binary)
+        and isinstance(node.right, Text)
+        and isinstance(node.left, Name)
+        and node.left.name == name
+        for node in tree.walk()
+    )
+
+
+def with_labels(names: Collection[str], alternatives: Alternatives) -> Alternatives:
+    """Return the alternatives with these labels in place of fields of their names; a label is a text."""
+    return tuple(one._replace(fields={**one.fields, **dict.fromkeys(names, STRING)}) for one in alternatives)
 
 
 def check_expression(text: str, path: Path, alternatives: Alternatives, report: Report) -> bool:

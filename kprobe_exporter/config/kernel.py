@@ -10,7 +10,6 @@ from kprobe_exporter.config.wording import listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.formula import COMPUTED, as_filter
-from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.values import OF_THREAD
 
@@ -54,7 +53,7 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
     for label in metric.labels:
         if label.decode and label.decode[0].name in OF_THREAD:
             report(("labels",), f"the kernel does not aggregate by {label.decode[0].name}: {EVENTS}")
-    _refuse_where(model, alternatives, report)
+    _refuse_where(metric, alternatives, report)
 
 
 def _no_key(field: str, alternatives: Alternatives) -> str | None:
@@ -74,12 +73,21 @@ def _no_key(field: str, alternatives: Alternatives) -> str | None:
     return None
 
 
-def _refuse_where(model: MetricModel, alternatives: Alternatives, report: Report) -> None:
+def _refuse_where(metric: Metric, alternatives: Alternatives, report: Report) -> None:
     """Refuse conditions that the trigger, which evaluates them on the kernel's event, does not support."""
-    if model.where is None:
+    try:
+        by_fields, by_labels = metric.where_parts
+    except GrammarError:  # it is reported
+        return
+    if by_labels and (fields := by_labels.fields - metric.selecting):
+        sentence = (
+            f"the kernel compares {quote(min(fields))}, and the agent the labels: write && between them"
+        )
+        report(("where",), f"{sentence}, or {EVENTS}")
+    if by_fields is None:
         return
     try:
-        parts = as_filter(parse_formula(model.where)).comparisons
+        parts = as_filter(by_fields).comparisons
     except GrammarError as error:
         report(("where",), f"{error.message}: {EVENTS}", column=error.column)
         return

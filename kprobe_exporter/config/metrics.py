@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kprobe_exporter.config.expressions import check_expression, missing_field
+from kprobe_exporter.config.expressions import check_expression, labels_meant, missing_field, with_labels
 from kprobe_exporter.config.fields import bounds
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
@@ -87,21 +87,31 @@ class MetricBuilder:
             self.report((self.kind,), sentence)
         self._check_value()
         self._check_scale()
-        if self.model.where is not None:
-            check_expression(self.model.where, ("where",), self.alternatives, self.report)
+        labels = tuple(sorted(self._labels(), key=lambda label: label.name))
         about = self.name.removesuffix("_total").replace("_", " ")
         metric = Metric(
             kind=self.kind,
             name=self.name,
             help=self.model.help or f"{about[:1].upper()}{about[1:]}, from kernel events.",
             value=self.model.value,
-            labels=tuple(sorted(self._labels(), key=lambda label: label.name)),
+            labels=labels,
             buckets=self._buckets(),
             where=self.model.where,
             scale=1.0 if self.model.scale is None else self.model.scale,
+            selecting=self._check_where(labels),
         )
         self._hint_at_ports(metric)
         return metric
+
+    def _check_where(self, labels: tuple[Label, ...]) -> frozenset[str]:
+        """Check ``where``; return the names in it that mean labels."""
+        text = self.model.where
+        if text is None:
+            return frozenset()
+        meant = labels_meant(text, labels, self.alternatives)
+        others = {label.name for label in labels if missing_field(label.name, self.alternatives)}
+        check_expression(text, ("where",), with_labels(meant | others, self.alternatives), self.report)
+        return meant
 
     def _check_value(self) -> None:
         value, path = self.model.value, ("value",)
@@ -152,20 +162,23 @@ class MetricBuilder:
             if of_thread and steps[0].name not in OF_THREAD:
                 sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
                 self.report((*path, "decode"), sentence)
-            for sentence in self._wrong_with_name(label.field, steps):
-                self.report((*path, "decode"), sentence)
+            for at, sentence in self._wrong_with_name(label, steps):
+                self.report((*path, "decode", *at), sentence)
             yield Label(name, label.field, steps)
 
-    def _wrong_with_name(self, field: str, steps: tuple[Decode, ...]) -> Iterator[str]:
-        """Yield why ``decode: name``, without an enum, has no words here."""
-        if NAMED in steps[1:]:
-            yield "'name' without an enum takes the field itself: let it be the first"
-        elif NAMED in steps:
+    def _wrong_with_name(self, label: LabelModel, steps: tuple[Decode, ...]) -> Iterator[tuple[Path, str]]:
+        """Yield why ``decode: name``, without an enum, has no words here, and where below ``decode``."""
+        field, listed_ = label.field, isinstance(label.decode, list)
+        for index, step in enumerate(steps):
             computed = any(one.fields.get(field) is COMPUTED for one in self.alternatives)
-            if computed or field in BUILT_IN - {"return"}:
-                what = "computed" if computed else "built in"
-                hint = "name an enum, as {name: {enum: skb_drop_reason}}"
-                yield f"{field!r} is {what}, so the kernel has no words for it: {hint}"
+            if step != NAMED or not (index or computed or field in BUILT_IN - {"return"}):
+                continue
+            what = "computed" if computed else "built in"
+            hint = "name an enum, as {name: {enum: skb_drop_reason}}"
+            sentence = f"{field!r} is {what}, so the kernel has no words for it: {hint}"
+            if index:
+                sentence = "without an enum, name takes the field itself: let it be the first"
+            yield (index,) if listed_ else (), sentence
 
     def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
         """Refuse a field that in some alternative is missing, no ``number``, or not usable as a ``label``."""

@@ -81,7 +81,7 @@ class MetricModel(Strict):
     scale: Annotated[float, Field(gt=0, le=1e300, examples=[1e-9, 512])] | None = None
     """What `value` is multiplied by: 1e-9 turns nanoseconds into seconds."""
     where: Where | None = None
-    """A condition on the probe's fields, evaluated in the agent, for this metric alone: an expression."""
+    """A condition on fields and labels, evaluated in the agent, for this metric alone: an expression."""
     labels: Labels = Field(
         default_factory=dict, examples=[["comm"], {"errno": {"field": "return", "decode": "errno"}}]
     )

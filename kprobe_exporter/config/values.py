@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from kprobe_exporter.grammar.formula import Node, split
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.values import ReturnType
 
@@ -61,6 +63,7 @@ class Metric:
     ``value`` is the field that is added, observed or set, multiplied by ``scale``; None adds 1.
     ``buckets`` are a histogram's ascending upper bounds without +Inf; None for the other kinds.
     ``where`` is a filter that the agent evaluates: events that do not pass it do not change the metric.
+    ``selecting`` are the names in it that mean labels of the metric, and no fields.
     """
 
     kind: MetricKind
@@ -71,6 +74,12 @@ class Metric:
     buckets: tuple[float, ...] | None = None
     where: str | None = None
     scale: float = 1.0
+    selecting: frozenset[str] = frozenset()
+
+    @property
+    def where_parts(self) -> tuple[Node | None, Node | None]:
+        """The parts of ``where`` that fields alone decide, and those that labels do."""
+        return (None, None) if self.where is None else split(parse_formula(self.where), self.selecting)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def take(kernel: KernelFiles) -> dict[str, bytes]:
         FTRACE_ENABLED: lambda: kernel.read(FTRACE_ENABLED),
     }
     with suppress(OSError):
-        lists |= {f"{BTF}/{name}": _reading(kernel.btf, name) for name in kernel.names(BTF)}
+        lists |= {f"{BTF}/{name}": _reading(kernel.read, f"{BTF}/{name}") for name in kernel.names(BTF)}
     for path, content in lists.items():
         with suppress(OSError):
             files[path] = content()

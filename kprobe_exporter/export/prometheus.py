@@ -2,20 +2,14 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
-from itertools import accumulate, chain
-from typing import cast
 
 from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest as generate_text
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar as ClientExemplar
-from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
-from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, Snapshot
+from kprobe_exporter.export.samples import SUFFIXES, encoded
+from kprobe_exporter.model.values import Family, Snapshot
 
 _generate_openmetrics: Callable[..., bytes] = openmetrics.generate_latest
 
@@ -46,36 +40,34 @@ class Exposition:
         """Return the body and its content type for an Accept header and the values of ``name[]``."""
         start = self._clock()
         as_openmetrics = wants_openmetrics(accept)
-        generate: Callable[[Collector], bytes] = generate_text
-        if as_openmetrics:
-            # All our names use the old character set, so every escaping gives the same bytes. The
-            # default one walks each sample's name by characters, which takes a third more time.
-            generate = partial(_generate_openmetrics, escaping=openmetrics.ALLOWUTF8)
-        # The families are written one by one: the library holds all lines of what it writes.
-        metrics = self._metrics(frozenset(names), as_openmetrics)
-        body = b"".join(generate(_One(metric)).removesuffix(EOF) for metric in metrics)
+        body = b"".join(self._pieces(frozenset(names), as_openmetrics))
         self._duration = self._clock() - start
         return (body + EOF, OPENMETRICS_TYPE) if as_openmetrics else (body, TEXT_TYPE)
 
-    def _metrics(self, names: frozenset[str], as_openmetrics: bool) -> Iterator[Metric]:
+    def _pieces(self, names: frozenset[str], as_openmetrics: bool) -> Iterator[bytes]:
         """Yield the metrics of the snapshot and of the process that ``name[]`` selects.
 
         A family's name selects all its samples, a sample's name only that sample.
         """
         about = "Time to prepare the last finished scrape."
         duration = Family("kprobe_exporter_scrape_duration_seconds", "gauge", about, (), {(): self._duration})
-        ours = (
-            _metric(family, as_openmetrics)
-            for family in (*self._snapshot().families, duration)
-            # The names of a family's samples begin with the family's.
-            if not names or any(name.startswith(_stem(family)) for name in names)
-        )
-        for metric in chain(ours, self._process.collect()):
+        for family in (*self._snapshot().families, duration):
+            stem = _stem(family)
+            selected = _selected(family, names)
+            if names and stem not in names and not selected:
+                continue
+            samples = encoded(family, as_openmetrics, SUFFIXES if stem in names else selected)
+            first = next(samples, b"")
+            if first or not names or stem in names:
+                yield _generated(_head(family), as_openmetrics)
+                yield first
+            yield from samples
+        for metric in self._process.collect():
             if names and metric.name not in names:
                 metric.samples = [sample for sample in metric.samples if sample.name in names]
                 if not metric.samples:
                     continue
-            yield metric
+            yield _generated(metric, as_openmetrics)
 
 
 class _One(Collector):
@@ -88,20 +80,11 @@ class _One(Collector):
         yield self._metric
 
 
-class _Samples:
-    """The samples of a family, made while they are written. A list of them would take 400 bytes a sample."""
-
-    def __init__(self, family: Family, as_openmetrics: bool) -> None:
-        self._family, self._openmetrics = family, as_openmetrics
-
-    def __iter__(self) -> Iterator[Sample]:
-        family = self._family
-        for values, value in family.samples.items():
-            labels = dict(zip(family.labels, map(one_line, values), strict=True))
-            if isinstance(value, HistogramValue):
-                yield from _histogram(family.name, labels, value, self._openmetrics)
-            else:
-                yield Sample(family.name, labels, value)
+def _generated(metric: Metric, as_openmetrics: bool) -> bytes:
+    """What the client library writes of a metric."""
+    if as_openmetrics:
+        return _generate_openmetrics(_One(metric)).removesuffix(EOF)
+    return generate_text(_One(metric))
 
 
 def _stem(family: Family) -> str:
@@ -109,32 +92,17 @@ def _stem(family: Family) -> str:
     return family.name.removesuffix("_total") if family.type == "counter" else family.name
 
 
-def _metric(family: Family, as_openmetrics: bool) -> Metric:
+def _selected(family: Family, names: frozenset[str]) -> Collection[str]:
+    """The suffixes of the family's samples that are shown, which are "" unless it is a histogram."""
+    suffixes = SUFFIXES if family.type == "histogram" else ("",)
+    return [suffix for suffix in suffixes if not names or f"{family.name}{suffix}" in names]
+
+
+def _head(family: Family) -> Metric:
+    """The metric without samples, for the lines HELP and TYPE."""
     # No encoder accepts lone surrogates, and one would fail the whole scrape.
     text = family.help.encode("utf-8", "backslashreplace").decode()
-    metric = Metric(_stem(family), text, family.type)
-    metric.samples = cast("list[Sample]", _Samples(family, as_openmetrics))
-    return metric
-
-
-def _histogram(
-    name: str, labels: dict[str, str], value: HistogramValue, as_openmetrics: bool
-) -> Iterator[Sample]:
-    bounds = (*map(floatToGoString, value.bounds), "+Inf")
-    total = 0
-    for number, (bound, total) in enumerate(zip(bounds, accumulate(value.counts), strict=True)):
-        shown = value.exemplars.get(number) if as_openmetrics else None
-        yield Sample(name + "_bucket", {**labels, "le": bound}, total, None, shown and _exemplar(shown))
-    # OpenMetrics forbids both if an observation may be negative, because the sum could then decrease.
-    if not (as_openmetrics and value.bounds and value.bounds[0] < 0):
-        yield Sample(name + "_sum", labels, value.sum)
-        yield Sample(name + "_count", labels, total)
-
-
-def _exemplar(one: Exemplar) -> ClientExemplar:
-    """Use the label names and the hexadecimal form in which Grafana and Prometheus expect trace ids."""
-    ids = {"trace_id": f"{one.trace:032x}", "span_id": f"{one.span:016x}"}
-    return ClientExemplar(ids, one.value, one.time)
+    return Metric(_stem(family), text, family.type)
 
 
 def accepted(header: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -1,6 +1,6 @@
 """The syntax tree of an expression of ``let``, ``where`` or ``value``, and the mistakes in it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -201,6 +201,20 @@ def insert(tree: Node, trees: Mapping[str, Node]) -> Node:
     if size > MOST_NODES:
         raise GrammarError(f"with all that its names stand for, this has more than {MOST_NODES} parts")
     return tree.insert(trees)
+
+
+def split(tree: Node, names: Collection[str]) -> tuple[Node | None, Node | None]:
+    """Return the operands of ``&&`` that name none of ``names``, and those that do; None for none of them."""
+    operands = tree.operands if isinstance(tree, Logical) and tree.operator == "&&" else (tree,)
+    without = [operand for operand in operands if operand.fields.isdisjoint(names)]
+    rest = [operand for operand in operands if not operand.fields.isdisjoint(names)]
+    return _joined(without), _joined(rest)
+
+
+def _joined(operands: list[Node]) -> Node | None:
+    if len(operands) < 2:
+        return operands[0] if operands else None
+    return Logical(operands[0].column, "&&", tuple(operands))
 
 
 def _size(tree: Node) -> int:

@@ -195,6 +195,9 @@ class Batch:
     to. The kernel writes an event before its stack, and events do not wait for their stacks: the record
     may be from an earlier batch, and the last frames may come with the next batch.
 
+    ``repeated`` are records of layouts with a recipe, each with the number of those that it stands for: they
+    are equal in all that the recipe uses.
+
     ``tallies`` are the sums over the records of layouts with a recipe. ``arrived`` counts these records by
     layout_id, and those of layouts whose records the source filters; ``passed`` counts those that passed the
     filter, where the agent evaluates it. ``begun`` counts
@@ -207,6 +210,7 @@ class Batch:
     """
 
     records: list[Record] = field(default_factory=list)
+    repeated: list[tuple[Record, int]] = field(default_factory=list)
     tallies: list[Tally] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     arrived: dict[int, int] = field(default_factory=dict)
@@ -357,7 +361,8 @@ class MetricSpec(NamedTuple):
     """One metric that events feed, under its full name.
 
     ``value`` is the field it takes, multiplied by ``scale``; None means the value 1. Events that do not
-    pass ``where`` change nothing.
+    pass ``where`` change nothing, nor do those that do not pass ``selects``, which names labels of the metric
+    and the fields ``selects_by``.
     """
 
     name: str
@@ -368,6 +373,8 @@ class MetricSpec(NamedTuple):
     buckets: tuple[float, ...] = ()
     scale: float = 1.0
     where: Where | None = None
+    selects: Where | None = None
+    selects_by: tuple[str, ...] = ()
 
 
 class Emission(NamedTuple):

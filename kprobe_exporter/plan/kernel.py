@@ -9,7 +9,6 @@ from kprobe_exporter.elf import Code, UsdtProbe, locate, locate_usdt
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import LONGEST, LONGEST_NAME, FetchArg
 from kprobe_exporter.grammar.formula import as_filter
-from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
@@ -152,7 +151,8 @@ class _Tables:
         """Add the tables of one metric."""
         fields = [label.field for label in metric.labels]
         labels = [None if field in self.absent else self._key(field) for field in fields]
-        where = as_filter(parse_formula(metric.where)).rename(self.names).render() if metric.where else None
+        by_fields, _ = metric.where_parts
+        where = as_filter(by_fields).rename(self.names).render() if by_fields else None
         if metric.value is None:
             self._add(number, "add", labels, where)
             return

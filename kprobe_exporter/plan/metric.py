@@ -31,7 +31,10 @@ def metric_spec(
         first = label.decode[0] if label.decode else None
         return LabelSpec(label.name, label.field, made, first in NETWORK_ORDER, first == NAMED)
 
-    unit, only = SECOND if metric.value == DURATION else 1, metric.where
+    unit = SECOND if metric.value == DURATION else 1
+    # A label may have the name of a field that is computed.
+    trees = {name: tree for name, tree in (lets or {}).items() if name not in metric.selecting}
+    by_fields, by_labels = (where(insert(part, trees)) if part else None for part in metric.where_parts)
     return MetricSpec(
         f"{namespace}_{metric.name}",
         metric.kind,
@@ -40,7 +43,9 @@ def metric_spec(
         tuple(map(label_spec, metric.labels)),
         metric.buckets or (),
         float(decimal(metric.scale) / unit),  # the quotient of the decimals, to its last digit
-        where(insert(parse_formula(only), lets or {})) if only is not None else None,
+        by_fields,
+        by_labels,
+        tuple(name for name in by_labels.fields if name not in metric.selecting) if by_labels else (),
     )
 
 
@@ -116,7 +121,7 @@ def fields_used(probe: Probe) -> set[str]:
     """Return the fields that the probe's metrics and its export use."""
     used = {metric.value for metric in probe.metrics if metric.value is not None}
     used |= {label.field for metric in probe.metrics for label in metric.labels}
-    used = used.union(*(where_fields(metric.where) for metric in probe.metrics))
+    used = used.union(*(where_fields(metric.where) - metric.selecting for metric in probe.metrics))
     if probe.export is not None:
         used |= where_fields(probe.export.where)
     fields = {one.name: one.fields for one in computed(probe)}

@@ -9,6 +9,7 @@ from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
 from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
+from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.values import Batch, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Filters: TypeAlias = Mapping[int, RecordFilter]
+
+NO_JOINS = Joins()
 
 
 def page_parser() -> "type[pages.PageParser | _pages.PageParser]":
@@ -137,7 +140,9 @@ class BufferReader:
         self._geometry = event_source.geometry
         self._threads = Threads(instance.files.read)
         self._shapes: dict[Layout, tuple[str, Shape]] = {}  # each with its format text
-        self._adopt_text: Callable[[Mapping[Layout, str], Filters], Callable[[], None]] | None = None
+        self._adopt_text: (
+            Callable[[Mapping[Layout, str], Filters, Mapping[int, Recipe]], Callable[[], None]] | None
+        ) = None
         self._pages: BinaryPipe | None = None
         self.pipe: Pipe
         if self._geometry is None:
@@ -145,7 +150,7 @@ class BufferReader:
             from kprobe_exporter.source.lines import LineParser, TextPipe  # noqa: PLC0415
 
             self.pipe = pipe = TextPipe(instance.open_pipe(), LineParser(), deliver)
-            self._adopt_text = lambda layouts, filters: partial(pipe.adopt, LineParser(layouts, filters))
+            self._adopt_text = lambda layouts, *how: partial(pipe.adopt, LineParser(layouts, *how))
             return
         page = self._geometry.page
         stack_format = instance.event_format("ftrace", "kernel_stack")
@@ -160,6 +165,7 @@ class BufferReader:
         layouts: Mapping[Layout, str],
         recipes: Mapping[int, Recipe],
         filters: Filters,
+        joins: Joins = NO_JOINS,
         *,
         tgid: bool,
     ) -> Callable[[], None]:
@@ -167,18 +173,23 @@ class BufferReader:
 
         ``layouts`` map to the systems of their events, ``recipes`` and ``filters`` are by layout_id. An event
         that another process deleted or redefined keeps its old shape or is left out; the others are read all
-        the same.
+        the same. A parser that does not add up or join delivers the records of recipes and joins instead.
         """
         if self._adopt_text is not None:
-            return self._adopt_text(layouts, filters)
+            return self._adopt_text(layouts, filters, recipes)
         assert self._pages is not None
         assert self._geometry is not None
         found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
         self._shapes = {layout: known for layout, known in found.items() if known is not None}
         names = KernelNames(self._threads, symbols)
         shapes = [shape for _, shape in self._shapes.values()]
-        parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes, filters)
+        parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes, filters, joins)
         return partial(self._pages.adopt, parser)
+
+    def drop(self, layout_id: int) -> None:
+        """Drop the first halves that are open in the source, of the join with this joined layout."""
+        if self._pages is not None:
+            self._pages.drop(layout_id)
 
     def _shape(self, layout: Layout, system: str) -> tuple[str, Shape] | None:
         """Read the format each time: a definition that another process deleted returns with another id."""

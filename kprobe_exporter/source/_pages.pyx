@@ -3,7 +3,8 @@
 
 The one rule of this file: whatever a page holds, nothing outside of it is read. ``_walk_page`` checks each
 record against the page's end, ``size`` of its shape against the record, and ``_text`` (_record.pxi) each
-string against the record. It costs about 10 ns a record, and 15 ns for each metric.
+string against the record. A half that waits to be joined is a copy of its whole record. The walk costs about
+10 ns a record, and 15 ns for each metric.
 """
 
 import sys
@@ -15,15 +16,18 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from posix.unistd cimport read
 
 import os
+from collections import Counter
 from math import ceil, floor
 
-from kprobe_exporter.model.values import LOWEST_ADDRESS as _LOWEST_ADDRESS, MAX_ERRNO as _MAX_ERRNO, Batch
+from kprobe_exporter.model.values import LOWEST_ADDRESS as _LOWEST_ADDRESS, MAX_ERRNO as _MAX_ERRNO
+from kprobe_exporter.model.values import STACK_POINTER, Batch
 from kprobe_exporter.model.condition import is_unsigned
 from kprobe_exporter.model.aggregation import Refused, Tally
+from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.source.pages import frame, loss, close_gaps
 from kprobe_exporter.source.values import program_name, reader
 
@@ -49,19 +53,12 @@ cdef bint LITTLE = sys.byteorder == "little"
 include "_record.pxi"
 include "_condition.pxi"
 include "_tally.pxi"
-
-cdef struct Kind:
-    uint32_t size
-    int32_t next
-    uint32_t nfields
-    Place* fields
-    Place caller
-    bint tallied
-    int32_t residual_filter
-    uint32_t first
-    uint32_t tables
-    uint64_t arrived
-    uint64_t passed
+include "_lists.pxi"
+include "_open.pxi"
+include "_join.pxi"
+include "_queue.pxi"
+include "_summing.pxi"
+include "_joining.pxi"
 
 cdef struct Pending:
     const uint8_t* start
@@ -74,31 +71,25 @@ cdef struct Between:
     uint64_t end
 
 
-cdef class PageParser:
+cdef class PageParser(Joining):
     """Turns pages into batches of records and tallies, as pages.PageParser does into records.
 
     A layout with a recipe never becomes a record: its records are added up in C, by the raw values of
-    each metric's labels, and ``take`` gives the sums. ``pull`` reads and walks without the
-    interpreter's lock; ``feed`` does so for a page that the caller has read. Not thread-safe.
+    each metric's labels, and ``take`` gives the sums. The halves of ``joins`` are queued: ``join`` joins them
+    without the interpreter's lock, as aggregate/pairing.py joins records, and adds up what they become. At
+    most ``most_open`` first halves are open. ``pull`` reads and walks without the interpreter's lock;
+    ``feed`` does so for a page that the caller has read. Not thread-safe.
     """
 
     compiled = True
 
-    cdef Kind* _kinds
-    cdef uint32_t _nkinds
     cdef int32_t* _by_id
     cdef uint32_t _ids
-    cdef Table* _tables
-    cdef uint32_t _ntables
-    cdef Node* _nodes
     cdef uint32_t _nnodes
     cdef Pending* _pending
     cdef uint32_t _pending_room
     cdef uint32_t _npending
-    cdef uint8_t* _scratch
     cdef uint8_t* _buffer
-    cdef uint64_t _seed
-    cdef uint64_t _unparsed
     cdef uint64_t _lost
     cdef uint64_t _last
     cdef bint _gap
@@ -108,10 +99,11 @@ cdef class PageParser:
     cdef int32_t _stack_id
     cdef uint32_t _stack_offset
     cdef readonly uint64_t time
-    cdef object _shapes, _layout_ids, _readers, _resolvers, _owners, _names, _batch, _stacked, _wants_tgid
-    cdef object _lasts, _gaps, _tests
+    cdef object _readers, _names, _stacked, _wants_tgid, _lasts, _tests
 
-    def __cinit__(self, geometry, shapes, names, stacks=None, tgid=False, recipes=None, filters=None):
+    def __cinit__(
+        self, geometry, shapes, names, stacks=None, tgid=False, recipes=None, filters=None, joins=None, most_open=None
+    ):
         self._commit, self._commit_size, self._data, self._page = geometry
         self._low = self._commit if LITTLE else self._commit + self._commit_size - 4
         self._seed = int.from_bytes(os.urandom(8), "little")
@@ -155,19 +147,14 @@ cdef class PageParser:
                 self._kinds[number].residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
             self._kinds[number].first = len(tables)
             self._kinds[number].tables = len(recipe.groups)
-            used = {name for group in recipe.groups for name in (*group.keys, group.value)}
-            roots = {
-                one.name: _add_nodes(nodes, [one.condition], shape)
-                for one in shape.layout.computed
-                if one.name in used
-            }
-            for group in recipe.groups:
-                where = -1 if group.where is None else _add_nodes(nodes, [group.where.condition], shape)
-                tables.append((group, shape, where, roots))
-                self._owners.append((shape.layout.layout_id, group.feeds))
+            self._add_tables(nodes, tables, recipe, shape)
+        self._nsingle = len(tables)
+        joins = joins if joins is not None and joins.recipes else Joins()
+        self._add_ways(nodes, tables, joins, most_open or MOST_OPEN)
         self._nodes = <Node*>calloc(max(1, len(nodes)), sizeof(Node))
         self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
         keys = max([len(group.keys) for group, *_ in tables], default=1)
+        keys = max(keys, max([len(one.join.key) for one in joins.recipes.values()], default=0))
         self._scratch = <uint8_t*>malloc(max(1, <size_t>keys * (self._page + 16)))
         if self._nodes == NULL or self._tables == NULL or self._scratch == NULL:
             raise MemoryError
@@ -177,6 +164,7 @@ cdef class PageParser:
         for i, (group, shape, where, roots) in enumerate(tables):
             _fill_table(&self._tables[<uint32_t>i], group, shape, where, roots)
             self._resolvers.append([_resolver(shape, name, names) for name in group.keys])
+        self._make_parts(joins)
 
     def __dealloc__(self):
         cdef uint32_t i
@@ -186,6 +174,14 @@ cdef class PageParser:
             free(self._nodes[i].text)
         for i in range(self._nkinds):
             free(self._kinds[i].fields)
+            free(self._kinds[i].part.keys)
+        for i in range(self._nqueues):
+            free(self._queues[i].bytes)
+        _free_open(self._open)
+        free(self._queues)
+        free(self._heap)
+        free(self._ways)
+        free(self._first_ways)
         free(self._tables)
         free(self._nodes)
         free(self._kinds)
@@ -266,7 +262,7 @@ cdef class PageParser:
                 if kind.residual_filter >= 0 or self._tests[i] is not None:
                     batch.passed[layout_id] = kind.passed
                 kind.arrived = kind.passed = 0
-        for i in range(self._ntables):
+        for i in range(self._nsingle):
             self._empty(&self._tables[i], i, batch)
         return batch
 
@@ -274,17 +270,20 @@ cdef class PageParser:
         """Continue after the last ``take`` of another parser, perhaps between an event and its stack."""
         self._stacked, self._lasts, self._gaps = before._stacked, before._lasts, before._gaps
         self.time = before.time
+        self._continue_joins(before)
 
     cdef int _begin(self, int cpu) except -1:
         """Prepare for pages of this CPU."""
         self._last = self._lasts.get(cpu, 0)
         self._gap = cpu in self._gaps
         self._nlosses = 0
+        if self._open != NULL:
+            self._find_queue(cpu)
         return 0
 
     cdef bint _many(self) noexcept nogil:
         cdef uint32_t i
-        for i in range(self._ntables):
+        for i in range(self._nsingle):
             if self._tables[i].used > MANY_CELLS or self._tables[i].arena_used > MANY_BYTES:
                 return True
         return False
@@ -382,12 +381,21 @@ cdef class PageParser:
                 return NO_MEMORY
             return WALKED
         rec.start, rec.length, rec.time, rec.cpu, rec.nodes = start, length, time, cpu, self._nodes
+        rec.second, rec.elapsed = NULL, 0
         memcpy(&rec.tid, start + 4, 4)
         while at >= 0:
             kind = &self._kinds[at]
             if length < kind.size:
                 return DAMAGED
-            if not kind.tallied:
+            if kind.part.role:
+                if kind.residual_filter >= 0 and _meets(self._nodes, kind.residual_filter, &rec) != YES:
+                    if kind.part.role == BEGIN:  # it is a hit too
+                        self._open.slots[kind.part.slot].begun += 1
+                elif not self._enqueue_half(&rec, at):
+                    return NO_MEMORY
+                elif kind.part.role >= STARTED and not self._push(start, length, at, time):
+                    return NO_MEMORY
+            elif not kind.tallied:
                 if kind.residual_filter >= 0:
                     kind.arrived += 1
                     if _meets(self._nodes, kind.residual_filter, &rec) != YES:
@@ -457,7 +465,7 @@ cdef class PageParser:
         cdef const Kind* kind = &self._kinds[one.kind]
         cdef Rec rec
         cdef uint32_t i
-        rec.start, rec.length, rec.nodes = one.start, one.length, NULL
+        rec.start, rec.length, rec.nodes, rec.second = one.start, one.length, NULL, NULL
         memcpy(&rec.tid, one.start + 4, 4)
         readers = self._readers[one.kind]
         cdef tuple made = PyTuple_New(6 + <Py_ssize_t>kind.nfields)
@@ -511,50 +519,6 @@ cdef class PageParser:
             frames.append(frame(self._names, address))
             at += 8
         self._batch.stacks += [(record, tuple(frames)) for record in expected[1]]
-
-    cdef object _empty(self, Table* table, uint32_t number, batch):
-        """Move a table's sums to the batch, and empty the table."""
-        cdef uint32_t i, b
-        cdef Cell* cell
-        layout_id, feeds = self._owners[number]
-        if table.negative or table.unreadable:
-            batch.refused.append(Refused(layout_id, feeds, table.negative, table.unreadable))
-            table.negative = table.unreadable = 0
-        if table.used == 0:
-            return
-        tallies = batch.tallies
-        for i in range(table.used):
-            cell = &table.cells[i]
-            buckets = None
-            if table.nbounds >= 0:
-                buckets = tuple(
-                    [table.buckets[<size_t>i * (table.nbounds + 1) + b] for b in range(table.nbounds + 1)]
-                )
-            key = self._raw_key(table.arena + cell.key, table, self._resolvers[number])
-            tallies.append(Tally(layout_id, feeds, key, cell.count, _int(cell.sum), cell.time, buckets))
-        table.used, table.arena_used = 0, 0
-        memset(table.index, 0, <size_t>table.slots * 4)
-
-    cdef object _raw_key(self, const uint8_t* at, const Table* table, resolvers):
-        cdef uint32_t i, length
-        cdef Num number
-        parts = []
-        for i in range(table.nkeys):
-            value = None
-            if at[0] == 1 or at[0] == 2:
-                number.hi = 0 if at[0] == 1 else -1
-                number.lo = _u64(at + 1)
-                value = _int(number)
-                at += 9
-            elif at[0] == 3:
-                length = _u32(at + 1)
-                value = PyBytes_FromStringAndSize(<const char*>at + 5, length)
-                at += 5 + length
-            else:
-                at += 1
-            resolve = resolvers[i]
-            parts.append(value if resolve is None else resolve(value))
-        return tuple(parts)
 
     cdef int _make_places(self, Kind* kind, shape) except -1:
         kind.caller.kind = NOTHING

@@ -1,7 +1,7 @@
 """Reads a record's values, without reading outside the record."""
 
 cdef enum:
-    UNSIGNED, SIGNED, TEXT, DYNAMIC, RELATIVE, CPU, TID, COMPUTED, NOTHING, COMPLEX
+    UNSIGNED, SIGNED, TEXT, DYNAMIC, RELATIVE, CPU, TID, COMPUTED, ELAPSED, NOTHING, COMPLEX
 
 cdef enum:
     PLAIN, WIDE, POINTER
@@ -23,18 +23,21 @@ cdef struct Place:
     uint8_t normal
     uint8_t fault
     uint8_t network
+    uint8_t second  # it is in the second half of a joined record
     uint8_t guarded
     uint32_t guards[MOST_GUARDS]
     uint32_t offset
     uint32_t size
 
-cdef struct Rec:
+cdef struct Rec:  # of a joined record, the first half
     const uint8_t* start
     uint32_t length
     int32_t tid
     int32_t cpu
     uint64_t time
     const void* nodes  # of computed fields, whose offset is the number of a node
+    const void* second  # the second half of a joined record, which is a Rec too
+    uint64_t elapsed  # nanoseconds from the first half to the second
 
 
 cdef inline uint32_t _u32(const uint8_t* at) noexcept nogil:
@@ -82,10 +85,13 @@ cdef inline uint64_t _swapped(uint64_t value, uint32_t size) noexcept nogil:
 
 cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept nogil:
     """Read a number; False if the field is none. `_event` has checked that the record is long enough."""
-    cdef const uint8_t* at = rec.start + field.offset
+    cdef const uint8_t* at
     cdef int16_t half
     cdef int32_t whole
     cdef uint16_t uhalf
+    if field.second:
+        rec = <const Rec*>rec.second
+    at = rec.start + field.offset
     if field.guarded and _is_null(field, rec):
         return False
     out.hi = 0
@@ -120,6 +126,8 @@ cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept 
         out.lo = <uint64_t>rec.cpu
     elif field.kind == COMPUTED:
         return _compute(<const Node*>rec.nodes, field.offset, rec, out)
+    elif field.kind == ELAPSED:
+        out.lo = rec.elapsed
     else:
         return False
     if field.normal == WIDE:  # an int's error that was read as 64 bits (model/values.py: ReturnType.wrap)
@@ -136,6 +144,8 @@ cdef inline bint _text(const Place* field, const Rec* rec, const uint8_t** at, u
     """Find a string in its record; False if the kernel could not read it, or if it leads outside."""
     cdef uint32_t place, first, size
     cdef const void* nul
+    if field.second:
+        rec = <const Rec*>rec.second
     if field.guarded and _is_null(field, rec):
         return False
     if field.kind == TEXT:
@@ -173,6 +183,7 @@ cdef int _place(field, Place* out) except -1:
         "unsigned": UNSIGNED, "signed": SIGNED, "text": TEXT, "dynamic": DYNAMIC, "relative": RELATIVE,
     }.get(field.kind, COMPLEX)
     out.offset, out.size, out.fault, out.normal = field.offset, field.size, field.fault, PLAIN
+    out.second = False
     if len(field.guards) > MOST_GUARDS:
         raise ValueError("a field was read through too many pointers")
     out.network, out.guarded = field.network and sys.byteorder == "little", len(field.guards)
@@ -184,6 +195,8 @@ cdef int _place(field, Place* out) except -1:
 cdef int _place_named(shape, str name, Place* out) except -1:
     """Fill in the place of a field by its name; NOTHING if the records do not have it."""
     memset(out, 0, sizeof(Place))
+    if isinstance(shape, Halves):
+        return _place_joined(shape, name, out)
     layout = shape.layout
     if name == "cpu":
         out.kind = CPU
@@ -194,17 +207,66 @@ cdef int _place_named(shape, str name, Place* out) except -1:
     elif name in ("caller", "symbol"):
         out.kind = NOTHING
     else:
-        out.kind = NOTHING
-        for arg, field in zip(layout.args, shape.fields):
-            if arg.name != name:
-                continue
-            _place(field, out)
-            if field.kind == "comm":
-                out.kind = TID
-            elif field.kind == "program":
-                out.kind = DYNAMIC
-            elif field.kind in ("char", "symbol"):
-                out.kind = UNSIGNED
-            if name == "return" and layout.returns is not None:
-                out.normal = WIDE if layout.returns.wide else POINTER if layout.returns.pointer else PLAIN
+        _place_own(shape, name, out)
+        if name == "return":
+            out.normal = _normal(layout)
+    return 0
+
+
+cdef int _place_own(shape, str name, Place* out) except -1:
+    """Fill in the place of an argument as it was recorded; NOTHING if the records do not have it."""
+    out.kind = NOTHING
+    for arg, field in zip(shape.layout.args, shape.fields):
+        if arg.name != name:
+            continue
+        _place(field, out)
+        if field.kind == "comm":
+            out.kind = TID
+        elif field.kind == "program":
+            out.kind = DYNAMIC
+        elif field.kind in ("char", "symbol"):
+            out.kind = UNSIGNED
+    return 0
+
+
+cdef int _normal(layout) except -1:
+    """Return how an error in a return value of this layout is made negative."""
+    if layout.returns is None:
+        return PLAIN
+    return WIDE if layout.returns.wide else POINTER if layout.returns.pointer else PLAIN
+
+
+class Halves:
+    """The shapes of both halves of a joined record, and its layout.
+
+    A joined record has its thread and its CPU from the first half, its caller from the second, and each
+    argument from the first half that has it.
+    """
+
+    def __init__(self, layout, first, second):
+        self.layout, self.first, self.second = layout, first, second
+
+    def holder(self, name):
+        """Return the half with this field, None if the joined record has it of neither."""
+        if name == "caller":
+            return self.second
+        if name in ("cpu", "tid", "pid"):
+            return self.first
+        if self.layout.place(name) is None:
+            return None
+        return self.second if self.first.layout.place(name) is None else self.first
+
+
+cdef int _place_joined(halves, str name, Place* out) except -1:
+    """Fill in the place of a field of a joined record by its name; NOTHING if it does not have it."""
+    out.kind = NOTHING
+    holder = halves.holder(name)
+    if holder is None:
+        return 0
+    if name == "duration":
+        out.kind = ELAPSED
+        return 0
+    _place_named(holder, name, out)
+    out.second = holder is halves.second
+    out.normal = _normal(halves.layout) if name == "return" else PLAIN
     return 0

@@ -227,13 +227,16 @@ cdef void _free_table(Table* table) noexcept:
 
 def _resolver(shape, name, names):
     """Return the function that turns a raw key into what a record would hold, None if both are the same."""
+    if name == "symbol":
+        symbol = shape.layout.symbol.encode()
+        return lambda value: symbol
+    if isinstance(shape, Halves):
+        holder = shape.holder(name)
+        return None if holder is None or name == "duration" else _resolver(holder, name, names)
     if name == "pid":
         return names.tgid
     if name == "caller":
         return None if shape.caller is None else names.caller
-    if name == "symbol":
-        symbol = shape.layout.symbol.encode()
-        return lambda value: symbol
     for arg, field in zip(shape.layout.args, shape.fields):
         if arg.name == name:
             if field.kind == "comm":

@@ -25,14 +25,24 @@ MOST_HELD = 65_536
 
 
 class PagesParser(Protocol):
-    """Reads and walks pages: compiled (_pages) or in Python (pages)."""
+    """Reads and walks pages: compiled (_pages) or in Python (pages).
+
+    ``join`` joins the halves of calls and pairs that the parser keeps, up to a moment, and adds their sums to
+    a batch. Halves that were ``queued`` since the last time wait for it.
+    """
 
     @property
     def time(self) -> int: ...
     @property
     def waiting(self) -> int: ...
+    @property
+    def queued(self) -> int: ...
+    @property
+    def has_losses(self) -> bool: ...
     def pull(self, fd: int, cpu: int, pages: int) -> int: ...
     def take(self) -> Batch: ...
+    def join(self, batch: Batch | None, until: int | None = None) -> None: ...
+    def drop(self, layout_id: int) -> None: ...
     def resume_from(self, before: Any) -> None: ...
 
 
@@ -83,8 +93,8 @@ class BinaryPipe:
             left[cpu] -= got
             if got and left[cpu] and self._parser.time < started:
                 heappush(next_up, (self._parser.time, cpu))
-            if next_up and self._parser.waiting >= MANY:
-                self._hand_over(next_up[0][0])
+            if next_up and (self._parser.waiting >= MANY or self._parser.queued >= MANY):
+                self._join_or_hand_over(next_up[0][0])
         self._hand_over(None if last else started)
 
     def adopt(self, parser: PagesParser) -> None:
@@ -92,10 +102,23 @@ class BinaryPipe:
         self._hand_over(0)
         parser.resume_from(self._parser)
         self._parser = parser
+        self._hand_over(0)  # the halves that have no join any more
+
+    def drop(self, layout_id: int) -> None:
+        """Drop the open first halves of a join; they are delivered as unpaired."""
+        self._parser.drop(layout_id)
 
     def close(self) -> None:
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+    def _join_or_hand_over(self, until: int) -> None:
+        """Join what was read, and keep the sums for the end of the round, unless more has to be delivered."""
+        if self._parser.waiting < MANY and not self._parser.has_losses:
+            self._until = max(self._until, until)
+            self._parser.join(None, until)
+        else:
+            self._hand_over(until)
 
     def _hand_over(self, until: int | None) -> None:
         """Deliver what the parser has; records only up to the moment ``until``, if it is given."""
@@ -104,6 +127,7 @@ class BinaryPipe:
             batch.losses = self._narrowed(batch.losses)
         if until is not None:
             self._until = max(self._until, until)
+        self._parser.join(batch, until)
         if batch.records or self._held:
             records = sorted(self._held + batch.records, key=itemgetter(TIME))
             count = len(records)

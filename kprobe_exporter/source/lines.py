@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model.aggregation import RecordFilter
+from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.values import TIME, Batch, Layout, Record
 from kprobe_exporter.source.pages import loss
+from kprobe_exporter.source.repeated_lines import RepeatedLines
 from kprobe_exporter.source.walk import Walk, text_key
 
 NAME_COLUMNS = 16
@@ -125,22 +126,30 @@ class LineParser:
     these times. An unreadable line of a known event is such a loss too: if its text exceeds the kernel's
     buffer, it has no line end and has swallowed the next line.
 
+    Lines of layouts in ``recipes`` that were read before are only counted, if the package has its compiled
+    part: ``take`` gives them.
+
     Every pattern takes time linear in the length of a line, for any content. Costs about 2 µs an event with
-    two arguments. Not thread-safe.
+    two arguments, and 0.1 µs one that is only counted. Not thread-safe.
     """
 
     def __init__(
-        self, layouts: Iterable[Layout] = (), filters: Mapping[int, RecordFilter] | None = None
+        self,
+        layouts: Iterable[Layout] = (),
+        filters: Mapping[int, RecordFilter] | None = None,
+        recipes: Mapping[int, Recipe] | None = None,
     ) -> None:
         self._filters = filters or {}
         shared: defaultdict[bytes, list[Layout]] = defaultdict(list)
         for layout in layouts:
             shared[text_key(layout)].append(layout)
-        self._walks = {  # the usual case: one layout, no stack, no filter
-            key: Walk.of(one)
+        alone = {  # the usual case: one layout, no stack, no filter
+            key: one
             for key, (one, *more) in shared.items()
             if not more and not one.stack and one.layout_id not in self._filters
         }
+        self._walks = {key: Walk.of(one) for key, one in alone.items()}
+        self._repeated = RepeatedLines.of(alone, recipes) if recipes else None
         self._others = {key: [*map(Walk.of, same)] for key, same in shared.items() if key not in self._walks}
         self._stacked = {key for key, same in shared.items() if any(layout.stack for layout in same)}
         self._stacks = StackAssembler()
@@ -153,6 +162,10 @@ class LineParser:
         """Continue where another parser stopped, possibly in the middle of a line."""
         self._rest, self._stacks = before._rest, before._stacks
         self._last, self._gaps = before._last, before._gaps
+
+    def take(self) -> Batch:
+        """Return the lines that were only counted since the last call."""
+        return Batch(repeated=self._repeated.take()) if self._repeated is not None else Batch()
 
     def feed(self, data: bytes) -> Batch:
         """Return the records that end in ``data``; an unfinished line waits for the next call."""
@@ -172,7 +185,13 @@ class LineParser:
         """Parse the finished lines; return where the unfinished one starts."""
         append, walks, match_head, last = batch.records.append, self._walks, HEAD.match, self._last
         at, end = 0, data.rfind(b"\n") + 1
+        repeated = self._repeated
         while at < end:
+            if repeated is not None and (after := repeated.scan(data, at, end)) > at:
+                self._counted(batch, *repeated.last_scan())
+                at = after
+                if at == end:
+                    break
             head = match_head(data, at, end)
             if head is None:
                 if data.startswith(b" ", at) and data.find(b"\n", at + NAME_COLUMNS, end) < 0:
@@ -186,12 +205,24 @@ class LineParser:
                 time = int(seconds + micros) * 1000
                 group = int(tgid) if tgid else None
                 where = int(cpu)
-                append(walk.record(body.groups(), time, where, int(tid), group))
+                record = walk.record(body.groups(), time, where, int(tid), group)
+                append(record)
                 last[where] = time
                 at = after
+                if repeated and not repeated.learn(key, record, data, head.start(6), after - 1):
+                    batch.repeated += repeated.take()
+                    if not repeated.start_again():
+                        self._repeated = repeated = None
             else:
                 at = self._other_event(head, batch)
         return at
+
+    def _counted(self, batch: Batch, first: int, lasts: Mapping[int, int]) -> None:
+        """Take in lines that were only counted: the first one's time, and the last one's of each CPU."""
+        self._close_gaps(batch)
+        batch.losses += [loss(cpu, start, first) for cpu, start in self._gaps.items()]
+        self._gaps.clear()
+        self._last.update(lasts)
 
     def _other_event(self, head: re.Match[bytes], batch: Batch) -> int:
         """Take in any event but a readable one with one layout and no stack; return where its line ends."""
@@ -259,6 +290,18 @@ class TextPipe:
 
     def empty(self, *, last: bool) -> None:
         """Read until nothing is left. End of file is not the end: tracing_on is 0, and may become 1 again."""
+        try:
+            self._read_round()
+        except SourceError:
+            self._deliver_counted()
+            raise
+        self._deliver_counted()
+
+    def _deliver_counted(self) -> None:
+        if (counted := self._parser.take()).repeated:
+            self._deliver(counted)
+
+    def _read_round(self) -> None:
         for _ in range(MOST_BATCHES):
             text = bytearray()
             try:

@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from mmap import MAP_PRIVATE, PROT_READ, mmap
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,9 +55,17 @@ class KernelFiles:
             if begun:
                 yield begun
 
-    def btf(self, name: str) -> bytes:
-        """Return the types of the kernel, ``vmlinux``, or of a module. Raises OSError."""
-        return self.read(f"{BTF}/{name}")
+    def btf(self, name: str) -> bytes | mmap:
+        """Return the types of the kernel, ``vmlinux``, or of a module. Raises OSError.
+
+        Since Linux 6.16 those of the kernel can be mapped (kernel/bpf/sysfs_btf.c), by MAP_PRIVATE alone;
+        what cannot is read.
+        """
+        with self.open(f"{BTF}/{name}") as file:
+            try:
+                return mmap(file.fileno(), 0, flags=MAP_PRIVATE, prot=PROT_READ)
+            except (OSError, ValueError):
+                return file.read()
 
     def types(self) -> list[str]:
         """Return the names that ``btf`` takes; none on a kernel without types."""

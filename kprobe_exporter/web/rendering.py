@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -51,13 +52,20 @@ class _ClientsGone(Exception):
     """All clients that asked for a rendering have closed their connections."""
 
 
+class _Waiting(NamedTuple):
+    """Requests for the same, each with whether it accepts gzip, and the task that renders for them."""
+
+    requests: list[tuple[Request, bool]]
+    forms: asyncio.Task[Mapping[bool, Rendering]]
+
+
 class Workers:
     """Threads that compute responses. A request waits for a thread in the event loop."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, name)
         self._free = asyncio.Semaphore(threads)
-        self._waiting: dict[Hashable, tuple[list[Request], asyncio.Task[Rendering]]] = {}
+        self._waiting: dict[Hashable, _Waiting] = {}
         self._unsent = Unsent()
 
     def endpoint(
@@ -82,30 +90,39 @@ class Workers:
         """Answer with what ``render`` returns, called once for all requests with this ``key`` that wait.
 
         A request that waits for a thread is joined by the requests for the same that come meanwhile, so each
-        rendering starts after all its requests have arrived. If their clients have given up by then, as
-        Prometheus does after its scrape timeout, nothing is rendered: otherwise an agent that is slower than
-        its clients would work for those that have gone, and never again answer one in time.
+        rendering starts after all its requests have arrived. It is compressed once, if one of them accepts
+        that. None is kept for later requests: a client that reads twice sees what happened in between, and
+        the memory does not grow with the number of keys. If all clients have given up by then, as Prometheus
+        does after its scrape timeout, nothing is rendered: otherwise an agent that is slower than its clients
+        would work for those that have gone, and never again answer one in time.
         """
-        gzipped = accepts_gzip(request.headers.get("accept-encoding", ""))
-        key = key, gzipped
         if key not in self._waiting:
-            work = (lambda: render().compressed()) if gzipped else render
-            self._waiting[key] = [], asyncio.create_task(self._render(key, work))
-        requests, task = self._waiting[key]
-        requests.append(request)
+            self._waiting[key] = _Waiting([], asyncio.create_task(self._render(key, render)))
+        waiting = self._waiting[key]
+        gzipped = accepts_gzip(request.headers.get("accept-encoding", ""))
+        waiting.requests.append((request, gzipped))
 
         async def shared() -> Response:
-            return SharedResponse(await asyncio.shield(task), self._unsent)  # others wait for it as well
+            forms = await asyncio.shield(waiting.forms)  # others wait for it as well
+            if gzipped not in forms:
+                raise _ClientsGone  # among them this one; others are answered in the other form
+            return SharedResponse(forms[gzipped], self._unsent)
 
         return await _guarded(request, shared())
 
-    async def _render(self, key: Hashable, render: Callable[[], Rendering]) -> Rendering:
+    async def _render(self, key: Hashable, render: Callable[[], Rendering]) -> Mapping[bool, Rendering]:
+        """Return the forms that the clients ask for, by whether they are compressed."""
         async with self._free:
-            requests, _ = self._waiting.pop(key)
-            for request in requests:
-                if not await request.is_disconnected():
-                    return await asyncio.get_running_loop().run_in_executor(self._threads, render)
-        raise _ClientsGone
+            requests = self._waiting.pop(key).requests
+            wanted = {gzipped for request, gzipped in requests if not await request.is_disconnected()}
+            if not wanted:
+                raise _ClientsGone
+
+            def forms() -> Mapping[bool, Rendering]:
+                rendering = render()
+                return {gzipped: rendering.compressed() if gzipped else rendering for gzipped in wanted}
+
+            return await asyncio.get_running_loop().run_in_executor(self._threads, forms)
 
 
 async def _guarded(request: Request, answer: Awaitable[Response]) -> Response:

@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -87,9 +87,10 @@ class Agent:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
 
-    def scrape(self, query: str = "") -> bytes:
+    def scrape(self, query: str = "", headers: Mapping[str, str] = {}) -> bytes:
         """As a Prometheus without gzip does it: a connection of its own."""
-        with urllib.request.urlopen(f"{self.address}/metrics{query}", timeout=60) as answer:
+        request = urllib.request.Request(f"{self.address}/metrics{query}", headers=dict(headers))
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text: bytes = answer.read()
             return text
 

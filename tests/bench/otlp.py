@@ -202,10 +202,10 @@ def notes(rates: Rates, agents: Mapping[Signal, Carried], down: Carried) -> list
         "*The SDK* is its BatchSpanProcessor or BatchLogRecordProcessor with its OTLP exporter, the queue as"
         " long as ours. A tracer's spans have the attributes, times and status of ours, a logger's records"
         " are ours; the Resource is the SDK's.",
-        "*Without a tracer* the processor gets the ReadableSpans that our Builder makes; beside that, our"
-        f" rate is {said(alone)}. What differs are the queue, who reads the answers, and the thread that"
-        " builds: ours is the one that sends, to spare the reader's, and so none is built while it waits for"
-        " an answer.",
+        "*Without a tracer* the processor gets ReadableSpans that were made directly; beside that, our"
+        f" rate is {said(alone)}. What differs are the encoding, the queue, who reads the answers, and the"
+        " thread that builds: ours is the one that sends, to spare the reader's, and so none is built while"
+        " it waits for an answer.",
         "Where CPU is far below 100 % the sender waited for the receiver.",
     ]
     for signal in WAYS:

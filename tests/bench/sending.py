@@ -20,15 +20,16 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Status, StatusCode
+from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from kprobe_exporter.agent.otlp import NAMES, Signal
 from kprobe_exporter.aggregate.recipes import getter
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import BATCH, Channel, Sender
 from kprobe_exporter.export.otlp.clock import WallClock
+from kprobe_exporter.export.otlp.encode import SpanRequests
 from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Protocol
 from kprobe_exporter.export.otlp.transport import connect
@@ -37,7 +38,7 @@ from kprobe_exporter.model.values import TIME, Arg, Emission, Layout, ReturnType
 
 OURS, USUAL, BUILT = "ours", "usual", "built"
 """The agent's way; the SDK's as a program uses it, with a tracer or a logger; the SDK's processor and
-exporter with the spans that the agent builds."""
+exporter with the SDK's spans made without a tracer."""
 
 WAYS: Mapping[Signal, tuple[str, ...]] = {"span": (OURS, USUAL, BUILT), "log": (OURS, USUAL)}
 
@@ -179,21 +180,39 @@ def usual(signal: Signal, exporter: Any) -> Way:
 
 
 def built(exporter: Any) -> Way:
-    """The agent's spans, built by the thread that ends them, through the SDK's batch processor."""
+    """The SDK's spans without a tracer, built by the thread that ends them, through its batch processor."""
     counted: Any = Counted(exporter)
-    builder = Builder(DESCRIBED, resource(), WallClock())
+    told, clock = resource(), WallClock()
     processor = BatchSpanProcessor(counted, max_queue_size=QUEUE)
     return Way(
-        lambda emission: processor.on_end(builder.span(emission)),
+        lambda emission: processor.on_end(readable(emission, told, clock)),
         lambda: counted.exported,
         processor.shutdown,
+    )
+
+
+def readable(emission: Emission, told: Resource, clock: WallClock) -> ReadableSpan:
+    """The SDK's span with what ours tell."""
+    described, begin = DESCRIBED[1], clock.unix_ns(emission.record[TIME])
+    attributes, error = described.attributes(emission)
+    return ReadableSpan(
+        described.name,
+        SpanContext(emission.trace, emission.span, is_remote=False, trace_flags=TraceFlags(1)),
+        None,
+        told,
+        attributes,
+        status=Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, error),
+        start_time=begin,
+        end_time=begin + (described.duration(emission.record) or 0),
+        instrumentation_scope=SCOPE,
     )
 
 
 def opened(way: str, signal: Signal, protocol: Protocol, endpoint: str) -> Way:
     """A way to a collector; the SDK's exporters are as it makes them."""
     if way == OURS:
-        return ours(signal, connect(NAMES[signal], OtlpSettings(endpoint, protocol)))
+        pack: Callable[[Sequence[Any]], Any] = SpanRequests(resource(), SCOPE) if signal == "span" else list
+        return ours(signal, connect(NAMES[signal], OtlpSettings(endpoint, protocol), pack))
     make: Callable[..., Any]
     if protocol == "grpc":
         make = GrpcSpans if signal == "span" else GrpcLogs

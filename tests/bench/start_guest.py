@@ -17,16 +17,25 @@ from tests.bench.checks import require_up
 from tests.bench.firing_guest import append
 
 SIZES = (1, 10, 50, 200)
-PLANS = ("count", "events")
+PLANS = ("count", "events", "members")
 FUNCTION = re.compile(r"(?:acpi|pci)_[a-z0-9_]+")
 """Built into every kernel, and idle once it has booted: what is measured are starts, not hits."""
 
 FILTER = "common_pid > 0"
+MEMBER = "(sock)$arg1->sk_protocol"
 GROUP = "bench"
 ROUNDS = 2
 PORT = 10435
 READY = b"GET /-/ready HTTP/1.0\r\nHost: localhost\r\n\r\n"
 PATIENCE = 120
+
+
+FETCHED = {
+    "count": "",
+    "events": " comm=$comm:string",
+    "members": " member=+0($arg1):u16 pointer=$arg1:x64 comm=$comm:string",
+}
+"""What the kernel fetches, by plan."""
 
 
 class Kernel:
@@ -56,9 +65,9 @@ class Kernel:
         self._instance.mkdir()
         began = time.monotonic()
         for name in functions:
-            self._define(name, " comm=$comm:string" if plan == "events" else "")
+            self._define(name, FETCHED[plan])
             event = self._instance / "events" / GROUP / name
-            if plan == "events":
+            if plan != "count":
                 append(event / "filter", FILTER)
                 append(event / "enable", "1")
             else:
@@ -66,7 +75,7 @@ class Kernel:
         taken = time.monotonic() - began
         for name in functions:
             event = self._instance / "events" / GROUP / name
-            append(*((event / "enable", "0") if plan == "events" else (event / "trigger", "!traceon")))
+            append(*((event / "trigger", "!traceon") if plan == "count" else (event / "enable", "0")))
         self._instance.rmdir()
         for name in functions:
             self._delete(name)
@@ -80,17 +89,20 @@ class Kernel:
 
 
 def config(plan: str, functions: Sequence[str]) -> str:
-    """A probe for each function; of plan events, one with a filter and a metric with the label comm."""
+    """A probe for each function; but for plan count, with a filter and a metric, by comm or also a member."""
     more = ""
-    if plan == "events":
-        metric = "{counter: calls_%s_total, help: Calls., labels: [comm]}"
+    if plan != "count":
+        labels = "[comm, member]" if plan == "members" else "[comm]"
+        metric = f"{{counter: calls_%s_total, help: Calls., labels: {labels}}}"
         more = f'\n    filter: "{FILTER}"\n    metrics:\n      - {metric}'
+    if plan == "members":
+        more = f'\n    fetch: {{member: "{MEMBER}"}}{more}'
     probe = "  - name: {0}\n    help: A function\n    attach: kprobe:{0}"
     return "probes:\n" + "\n".join(probe.format(name) + more.replace("%s", name) for name in functions) + "\n"
 
 
-def agent(path: Path, probes: int) -> float:
-    """The seconds from the start of a process until it answers that it is ready, all ``probes`` being up."""
+def agent(path: Path, probes: int) -> tuple[float, float]:
+    """The seconds from the start of a process until it is ready, and the most MiB; all ``probes`` are up."""
     began = time.monotonic()
     command = [sys.executable, "-m", "kprobe_exporter", "run", "--config", str(path)]
     log = path.with_suffix(".log")
@@ -103,9 +115,10 @@ def agent(path: Path, probes: int) -> float:
                 raise RuntimeError(f"the agent is not ready: {log.read_text()}")
             time.sleep(0.05)
         seconds = time.monotonic() - began
+        status = Path(f"/proc/{process.pid}/status").read_text()
         with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=PATIENCE) as answer:
             require_up(answer.read().decode(), log.read_text(), probes)
-        return seconds
+        return seconds, int(status.partition("VmHWM:")[2].split()[0]) / 1024
     finally:
         process.terminate()
         process.wait()
@@ -128,7 +141,7 @@ def imports() -> float:
 
 
 def measure() -> dict[str, float]:
-    """The best of some rounds, taken in turn: seconds by "WHAT PLAN SIZE", and of the imports."""
+    """The best of some rounds, taken in turn: seconds, and MiB, by "WHAT PLAN SIZE"; the imports."""
     path = Path("/tmp/bench.yaml")
     best = {"imports": math.inf}
     with mounted(None) as root:
@@ -140,11 +153,12 @@ def measure() -> dict[str, float]:
                     best["imports"] = min(best["imports"], imports())
                 path.write_text(config(plan, functions[:size]))
                 path.chmod(0o600)
-                found = {"kernel": kernel.start(plan, functions[:size]), "agent": agent(path, size)}
-                for what, seconds in found.items():
+                in_kernel, (seconds, mib) = kernel.start(plan, functions[:size]), agent(path, size)
+                found = {"kernel": in_kernel, "agent": seconds, "memory": mib}
+                for what, number_of in found.items():
                     key = f"{what} {plan} {size}"
-                    best[key] = min(best.get(key, math.inf), seconds)
-                took = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in found.items())
+                    best[key] = min(best.get(key, math.inf), number_of)
+                took = f"kernel {in_kernel:.2f} s, agent {seconds:.2f} s, {mib:.0f} MiB"
                 print(f"round {number} of {ROUNDS}, {plan}, {size} probes: {took}", flush=True)
     return best
 

@@ -9,10 +9,9 @@ import pytest
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
+from kprobe_exporter.export.otlp import encode
 from kprobe_exporter.export.otlp.channel import Channel
 from kprobe_exporter.export.otlp.metrics import Conversion, Pusher, pack, size
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
@@ -62,20 +61,16 @@ def printing_rotel(tmp_path: Path) -> Iterator[Rotel]:
         yield server
 
 
-def span(number: int) -> ReadableSpan:
-    trace = 1 + number // 10
-    here = SpanContext(trace, 1 + number, is_remote=False, trace_flags=TraceFlags(1))
-    above = SpanContext(trace, number, is_remote=False, trace_flags=TraceFlags(1))
-    return ReadableSpan(
+def span(number: int) -> bytes:
+    return encode.span(
+        1 + number // 10,
+        1 + number,
+        number if number % 10 else 0,
         f"call {number}",
-        here,
-        above if number % 10 else None,
-        RESOURCE,
+        BEGIN + number,
+        BEGIN + number + 1000,
         {"kprobe.name": "open", "thread.id": number, "kprobe.return_value": -2, "text": "é\x00\u202e"},
-        status=Status(StatusCode.ERROR) if number % 2 else Status(StatusCode.UNSET),
-        start_time=BEGIN + number,
-        end_time=BEGIN + number + 1000,
-        instrumentation_scope=SCOPE,
+        "" if number % 2 else None,
     )
 
 
@@ -100,7 +95,8 @@ def send(signal: Signal, server: MockServer | Rotel, protocol: Any, compression:
     settings = OtlpSettings(
         server.endpoints[protocol], protocol, compression=compression, timeout=patience(10)
     )
-    channel: Channel[int] = Channel(signal, BUILD[signal], connect(signal, settings), capacity=10_000)
+    sender = connect(signal, settings, encode.SpanRequests(RESOURCE, SCOPE) if signal == "traces" else list)
+    channel: Channel[int] = Channel(signal, BUILD[signal], sender, capacity=10_000)
     channel.start()
     for number in range(COUNT):
         assert channel.put(number)

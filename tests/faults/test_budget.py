@@ -145,8 +145,7 @@ def test_a_probe_that_takes_more_than_its_share_of_the_time_trips(start_agent: S
     )
     with flood():
         eventually(lambda: tripped(agent) == ["loud"])
-        os.getpgrp()
-        off = once_down(agent, "loud")
+    off = once_down(agent, "loud")
     ((_, said),) = TRIP.findall(agent.output())
     found = re.search(
         r"it fired ([\d,]+) times a second, and its limit is ([\d,]+), which is 0.05 % of", said

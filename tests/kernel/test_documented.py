@@ -216,6 +216,8 @@ DECODED: dict[str, Callable[[], object]] = {
     "majorminor": provoked.block_reads,
     "majorminor by name": provoked.block_reads,
     "user": provoked.other_users,
+    "name": provoked.connections,
+    "name of an enum": provoked.connections,
     "map": provoked.failed_and_other_opens,
     "regexp": provoked.programs_in_cgroups,
     "cgroup": provoked.programs_in_cgroups,

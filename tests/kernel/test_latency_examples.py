@@ -14,14 +14,14 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import Metrics
-from tests.support.kernel_modules import unload
+from tests.support.block_devices import completed, null_block
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events")
@@ -147,18 +147,6 @@ LATENCIES = {40_000: 32_768, 150_000: 131_072}
 """A device's latencies in microseconds, far from both bounds of their bucket, and this bucket."""
 
 
-@contextmanager
-def null_block(latency: int) -> Iterator[Path]:
-    """Yield a block device that completes each request after ``latency`` microseconds."""
-    options = ["nr_devices=1", "gb=1", "queue_mode=2", "irqmode=2", f"completion_nsec={latency * 1000}"]
-    options.append("submit_queues=2")  # a queue for each CPU, which also takes its interrupts
-    subprocess.run(["modprobe", "null_blk", *options], check=True)
-    try:
-        yield Path("/dev/nullb0")
-    finally:
-        unload("null_blk")
-
-
 def write(device: Path) -> None:
     """Write TIMES blocks, none adjacent to another one, past the page cache.
 
@@ -203,12 +191,6 @@ def test_biolatency(
     written = metrics.value("kprobe_block_io_bytes_total", device="nullb0", kind="write")
     assert written == len(LATENCIES) * TIMES * BYTES
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unpaired") == 0
-
-
-def completed(device: Path) -> int:
-    """Return how many reads and writes the kernel has completed (Documentation/block/stat.rst)."""
-    fields = Path(f"/sys/block/{device.name}/stat").read_text().split()
-    return int(fields[0]) + int(fields[4])
 
 
 HOGS = 3

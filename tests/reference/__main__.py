@@ -1,7 +1,7 @@
 """Writes the reference documents anew."""
 
-from tests.reference import DOCS, DOCUMENTS
+from tests.reference import FILES, ROOT
 
-for name, document in DOCUMENTS.items():
-    (DOCS / name).write_text(document())
-    print(f"written: docs/{name}")
+for name, document in FILES.items():
+    (ROOT / name).write_text(document())
+    print(f"written: {name}")

@@ -58,7 +58,7 @@ REASONS: Mapping[str, str] = {
     "unparsed": "Not an event: a damaged page; in text, what follows a newline in a name or a string",
     "unpaired": "An event of a call or a pair whose counterpart is missing or in doubt, as where a thread"
     " exits within a call. If a call has both events, but a loss lies between them, both count",
-    "unreadable": "A value, not its event: the kernel could not read it",
+    "unreadable": "A value, not its event: the kernel could not read it, or it cannot be computed",
     "negative": "A value, not its event: it would have made a counter go down",
     "table_full": "With `aggregate: kernel`: an event that found no room in a metric's table",
     "disabled": "Firings of a probe that was being switched off because it fired too often or was changed:"

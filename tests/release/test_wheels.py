@@ -47,17 +47,17 @@ def test_a_wheel_has_every_module_and_data_file(built: list[Path], target: Targe
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     package = ROOT / "kprobe_exporter"
     ours = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    built_here = {path for path in ours if path.suffix == ".so" or path.name == "_pages.c"}
-    assert names == {path.relative_to(ROOT).as_posix() for path in ours if path not in built_here} | {
-        wheels.EXTENSION
-    }
+    built_here = {path for path in ours if path.suffix == ".so" or path.name in ("_lines.c", "_pages.c")}
+    expected = {path.relative_to(ROOT).as_posix() for path in ours if path not in built_here}
+    assert names == expected | set(wheels.EXTENSIONS)
 
 
 def test_the_sdist_has_what_a_wheel_is_built_of_and_the_licence(built: list[Path]) -> None:
     with tarfile.open(built[0]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml"} <= names
-    assert {"kprobe_exporter/source/_pages.pyx", "kprobe_exporter/source/_tally.pxi"} <= names
+    sources = {f"kprobe_exporter/source/{name}" for name in ("_lines.pyx", "_pages.pyx", "_tally.pxi")}
+    assert sources <= names
     assert [name for name in names if name.endswith((".so", ".c", ".pyc"))] == []
 
 
@@ -70,11 +70,14 @@ def test_the_metadata_names_the_dependencies_of_the_project(built: list[Path], t
     assert "opentelemetry-sdk==1.45.2" in metadata.get_all("Requires-Dist", [])
 
 
-def test_a_wheel_without_the_compiled_parser_is_refused(built: list[Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("extension", wheels.EXTENSIONS)
+def test_a_wheel_without_a_compiled_module_is_refused(
+    built: list[Path], tmp_path: Path, extension: str
+) -> None:
     wheel = wheel_of(built, AMD64)
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(tmp_path / wheel.name, "w") as lesser:
         for name in whole.namelist():
-            if name != wheels.EXTENSION:
+            if name != extension:
                 lesser.writestr(name, whole.read(name))
     with pytest.raises(ReleaseError, match="the compiler failed"):
         wheels.judge([tmp_path / wheel.name])

@@ -16,12 +16,16 @@ from typing import Any
 
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.model.record_layout import Geometry
+from tests.support.joined_pages import ALL, JOINS, Reading, record
 from tests.support.page_material import PROBES, SHAPES, STACKS, Names, back, entry
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event
 
 EXTREMES = (0, 1, 3, 4, 7, 8, 0x7F, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31, 1 << 30, 4080, 4081, 4096)
 MANY_PAGES = 70
 """More than a parser reads at once."""
+
+JOINED_SHARE = 50
+"""One recording of calls and pairs for so many pages."""
 
 INTERESTING = [struct.pack("=I", value) for value in EXTREMES]
 
@@ -61,7 +65,29 @@ def main() -> None:
             losses += len(batch.losses)
             assert all(loss.start <= loss.end for loss in batch.losses)
     assert losses > rounds // 10
-    print(f"{rounds} pages, {records} records and tallies, {losses} losses, {damaged} times damage was seen")
+    joined = feed_joins(module, random, rounds // JOINED_SHARE)
+    assert joined > rounds // JOINED_SHARE
+    print(
+        f"{rounds} pages, {records} records and tallies, {losses} losses, {damaged} times damage was seen,"
+        f" {joined} calls and pairs"
+    )
+
+
+def feed_joins(module: Any, random: Random, rounds: int) -> int:
+    """Join calls and pairs of damaged pages, while joins come and go; return how many were joined."""
+    joined = 0
+    for _ in range(rounds):
+        reading = Reading(module.PageParser, most=random.choice([3, 65_536]))
+        for now, found in record(random, 80, random.choice([0, 8]), 0.1).rounds:
+            reading.read(now, {cpu: [damage(random, page) for page in some] for cpu, some in found.items()})
+            match random.randrange(4):
+                case 0:
+                    reading.switch(frozenset(one for one in ALL if random.random() < 0.7))
+                case 1:
+                    reading.reset(random.choice(sorted(JOINS)))
+        reading.read(1 << 40, {}, last=True)
+        joined += sum(reading.numbers.copy().events.values())
+    return joined
 
 
 def _load(path: Path) -> Any:
@@ -101,7 +127,12 @@ def damaged_page(random: Random) -> bytes:
             ]
         )
         page.add(now, body[: random.randrange(4, len(body) + 1)], long=random.random() < 0.2)
-    data = bytearray(page.render())
+    return damage(random, page.render())
+
+
+def damage(random: Random, page: bytes) -> bytes:
+    """Change some bytes of a page, or cut it, or leave it as it is."""
+    data = bytearray(page)
     for _ in range(random.choice([0, 1, 2, 8, 64])):
         at = random.randrange(len(data) - 4)
         if random.random() < 0.5:

@@ -119,7 +119,7 @@ def _symbols(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
 def _types(patch: pytest.MonkeyPatch) -> None:
     """Keep the positions of the kernel's types, and its functions by the offsets of their names."""
     walk: Callable[[Types, object, Collection[str]], None] = vars(Types)["_walk"]
-    known: dict[bytes, tuple[array[int], dict[int, list[int]]]] = {}
+    known: dict[object, tuple[array[int], dict[int, list[int]]]] = {}
 
     def read(types: Types, strides: object, names: Collection[str]) -> None:
         if types._base or len(names) >= MANY:

@@ -23,7 +23,7 @@ _FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:[^`\n]|\n(?!\n))+)`")
 _IN_TABLE = re.compile(rf"^\| `((?:{'|'.join(COMMANDS)})(?: [^`]+)?)` \|", re.MULTILINE)
 _PROGRAMS = (
-    "apt-get buildah cd curl docker echo for GET git helm journalctl kill kprobe-exporter kubectl make"
+    "apt apt-get buildah cd curl docker echo for GET git helm journalctl kill kprobe-exporter kubectl make"
     " pip pipx podman POST promtool python3? sh bash source sudo systemctl wget"
 )
 _COMMAND = rf"(?:[\w./-]+/)?(?:{'|'.join(_PROGRAMS.split())}) \S.*"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,18 +25,20 @@ UNIT = "kprobe_exporter.service"
 CGROUP = "systemd_under_test_"
 """What a manager's cgroup is called, and a suffix that is new each time."""
 
-SET_UP = """
+# The arguments of each script: the manager's cgroup, and the directory of its files.
+ENTER_CGROUP = """
 set -e
-echo 0 >{cgroup}/cgroup.procs
-exec unshare --cgroup --mount sh -c '
+echo 0 >"$1/cgroup.procs"
+exec unshare --cgroup --mount sh -c "$SCRIPT" sh "$@"
+"""
+HERE = f"""
 set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/systemd/system
-cp -r {files}/. /run/systemd/system
-mount --bind {cgroup} /sys/fs/cgroup
-exec {manager} --system --unit=quiet.target --log-target=console --show-status=no
-'
+cp -r "$2/." /run/systemd/system
+mount --bind "$1" /sys/fs/cgroup
+exec {MANAGER} --system --unit=quiet.target --log-target=console --show-status=no
 """
 
 START_TIME = 20
@@ -46,12 +48,13 @@ START_TIME = 20
 class Systemd:
     """A manager in its own namespaces, and commands that are run inside them."""
 
-    def __init__(self, pid: int, output: Path) -> None:
+    def __init__(self, pid: int, output: Path, namespaces: Sequence[str] = ()) -> None:
         self.pid = pid
         self.output = output
+        self._namespaces = ("--mount", "--pid", "--cgroup", *namespaces)
 
     def inside(self, *command: str) -> subprocess.CompletedProcess[str]:
-        enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--cgroup", "--"]
+        enter = ["nsenter", f"--target={self.pid}", *self._namespaces, "--"]
         return subprocess.run(
             [*enter, *command], capture_output=True, text=True, timeout=patience(START_TIME), check=False
         )
@@ -126,7 +129,10 @@ def lay_out(files: Path, port: int) -> None:
 
 
 @contextmanager
-def running_manager(directory: Path, files: Path) -> Iterator[Systemd]:
+def running_manager(
+    directory: Path, *files: Path, script: str = HERE, namespaces: Sequence[str] = ()
+) -> Iterator[Systemd]:
+    """Start a manager by a script that mounts what it needs; ``namespaces`` are further ones for it."""
     cgroups = Path("/sys/fs/cgroup")
     if not (cgroups / "cgroup.procs").exists():
         subprocess.run(["mount", "-t", "cgroup2", "cgroup2", cgroups], check=True)
@@ -136,11 +142,11 @@ def running_manager(directory: Path, files: Path) -> Iterator[Systemd]:
     before = _private_directories()
     output = directory / "systemd.log"
     command = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
-    command += ["--mount-proc", "sh", "-c"]
+    command += ["--mount-proc", *namespaces, "sh", "-c", ENTER_CGROUP, "sh", str(own), *map(str, files)]
     with output.open("w") as log:
         child = subprocess.Popen(
-            [*command, SET_UP.format(files=files, cgroup=own, manager=MANAGER)],
-            env={"container": "test", "PATH": os.environ["PATH"]},
+            command,
+            env={"container": "test", "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin", "SCRIPT": script},
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -148,7 +154,7 @@ def running_manager(directory: Path, files: Path) -> Iterator[Systemd]:
     try:
         children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
         eventually(lambda: children.read_text().strip())
-        manager = Systemd(int(children.read_text()), output)
+        manager = Systemd(int(children.read_text()), output, namespaces)
 
         def is_up() -> bool:
             assert child.poll() is None, output.read_text()

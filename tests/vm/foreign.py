@@ -3,7 +3,7 @@
 It is made of Debian's packages and lies below build/roots. Nothing of it runs on this machine, so no package
 is configured: what the tests need of that is done here. Its virtual environment has this project's packages
 at the versions of deploy/requirements, pytest and hypothesis at those of this machine's environment, and the
-page parser built by a cross compiler. A guest mounts it over this repository's .venv.
+compiled modules built by a cross compiler. A guest mounts it over this repository's .venv.
 """
 
 import compileall
@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -37,7 +37,9 @@ PACKAGES = (
 MERGED = ("bin", "lib", "sbin")
 """The directories that Debian's package usrmerge turns into links to those below /usr."""
 
-SOURCES = ("_pages.pyx", "_record.pxi", "_tally.pxi")
+EXTENSIONS = ("_lines", "_pages")
+"""The compiled modules."""
+
 TOOLS = ("hypothesis", "pytest")
 
 
@@ -85,7 +87,8 @@ def prepare(arch: Architecture, modules: Path) -> Path:
             partial.rename(arch.root)
         _add_modules(arch.root, modules)
         _add_python_packages(arch)
-        _build_parser(arch)
+        for name in EXTENSIONS:
+            _build_extension(arch, name)
     return arch.root
 
 
@@ -167,15 +170,15 @@ def _add_python_packages(arch: Architecture) -> None:
     stamp.write_text(wanted)
 
 
-def _build_parser(arch: Architecture) -> None:
-    """Build the compiled page parser beside this machine's: their names differ by the architecture."""
+def _build_extension(arch: Architecture, name: str) -> None:
+    """Build a compiled module beside this machine's: their names differ by the architecture."""
     directory = ROOT / "kprobe_exporter/source"
-    output = directory / f"_pages.cpython-{PYTHON.replace('.', '')}-{arch.multiarch}.so"
-    newest = max((directory / name).stat().st_mtime for name in SOURCES)
+    output = directory / f"{name}.cpython-{PYTHON.replace('.', '')}-{arch.multiarch}.so"
+    newest = max(source.stat().st_mtime for source in directory.glob("_*.p[yx][xi]"))
     if output.exists() and output.stat().st_mtime >= newest:
         return
-    code = arch.root.with_name(f"{arch.debian}-pages.c")
-    cython = [sys.executable, "-m", "cython", "-3", str(directory / "_pages.pyx"), "-o", str(code)]
+    code = arch.root.with_name(f"{arch.debian}{name}.c")
+    cython = [sys.executable, "-m", "cython", "-3", str(directory / f"{name}.pyx"), "-o", str(code)]
     subprocess.run(cython, check=True)
     headers = arch.root / "usr/include"
     # Python's header includes one by its path below the second directory.

@@ -66,8 +66,10 @@ def _numbers(version: str) -> list[int]:
 CORE = (
     "tests/kernel/test_kinds.py",
     "tests/kernel/test_calls.py",
+    "tests/kernel/test_names.py",
+    "tests/kernel/test_members.py::test_connections_by_address_and_port",
 )
-"""Whether every kind of probe counts, and the agent's life."""
+"""Whether every kind of probe counts, the agent's life, and names and members that depend on the kernel."""
 
 ARM64 = Suite("bookworm-security", "Debian-Security", arch="arm64")
 

@@ -1,24 +1,22 @@
-"""Builds the SDK's spans and log records from the selected records, directly and without a tracer.
+"""Builds spans and the SDK's log records from the selected records, directly and without a tracer.
 
 The SDK's log record classes are not stable; only this module depends on their structure. The names of
 attributes are copied from OpenTelemetry's semantic conventions where these have one.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
-from typing import TypeAlias
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
 from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import INVALID_SPAN, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, TraceFlags, set_span_in_context
 
 from kprobe_exporter import __version__
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.otlp.clock import WallClock
+from kprobe_exporter.export.otlp.encode import Attribute, span
 from kprobe_exporter.model.values import (
     CPU,
     LAYOUT_ID,
@@ -32,8 +30,6 @@ from kprobe_exporter.model.values import (
     Value,
     is_error,
 )
-
-Attribute: TypeAlias = str | int | float
 
 PROBE, KIND, RETURN_VALUE, ARG = "kprobe.name", "kprobe.kind", "kprobe.return_value", "kprobe.arg."
 DURATION = "kprobe.duration"
@@ -54,8 +50,6 @@ LAST = (1 << 63) - 1
 """The latest time that is sent, in nanoseconds: kernel text can be forged, and OTLP has 64 bits."""
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_UNSET = Status(StatusCode.UNSET)
-_context = partial(SpanContext, is_remote=False, trace_flags=_SAMPLED)
 _NOWHERE: Context = set_span_in_context(INVALID_SPAN, Context())
 
 
@@ -150,7 +144,7 @@ class Builder:
     """Builds the spans and log records to export. The worker threads of the signals may share it.
 
     ``descriptions`` are by layout_id, and may change meanwhile. ``clock`` converts the records' time to wall
-    time. A span costs 3.5 µs, a log record 4 µs, and encoding them 20 µs.
+    time. A log record costs 4 µs, and its encoding 20 µs; a span with its encoding costs a quarter of that.
     """
 
     def __init__(self, descriptions: Mapping[int, Description], resource: Resource, clock: WallClock) -> None:
@@ -158,22 +152,15 @@ class Builder:
         self._resource = resource
         self._clock = clock
 
-    def span(self, emission: Emission) -> ReadableSpan:
-        """The span of a call. Its parent span, if it has one, may not exist yet."""
-        record, trace = emission.record, emission.trace
+    def span(self, emission: Emission) -> bytes:
+        """The encoded span of a call. Its parent span, if it has one, may not exist yet."""
+        record = emission.record
         described = self._descriptions[record[LAYOUT_ID]]
         attributes, error = described.attributes(emission)
         start = self._time(record[TIME])
-        return ReadableSpan(
-            described.name,
-            _context(trace, emission.span),
-            _context(trace, emission.parent) if emission.parent else None,
-            self._resource,
-            attributes,
-            status=_UNSET if error is None else Status(StatusCode.ERROR, error),
-            start_time=start,
-            end_time=min(LAST, start + (described.duration(record) or 0)),
-            instrumentation_scope=SCOPE,
+        end = min(LAST, start + (described.duration(record) or 0))
+        return span(
+            emission.trace, emission.span, emission.parent, described.name, start, end, attributes, error
         )
 
     def log(self, emission: Emission) -> ReadableLogRecord:

@@ -16,13 +16,23 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, accepted
 from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal, variable
 
+
+class GrpcSpanExporter(OTLPSpanExporter):
+    """The SDK's exporter for a request that is encoded already."""
+
+    def _translate_data(self, request: bytes) -> ExportTraceServiceRequest:  # type: ignore[override]
+        message: ExportTraceServiceRequest = ExportTraceServiceRequest.FromString(request)
+        return message
+
+
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,
-    "traces": OTLPSpanExporter,
+    "traces": GrpcSpanExporter,
     "metrics": OTLPMetricExporter,
 }
 COMPRESSION = {"gzip": grpc.Compression.Gzip, "none": grpc.Compression.NoCompression, None: None}

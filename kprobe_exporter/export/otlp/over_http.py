@@ -24,9 +24,19 @@ from kprobe_exporter.export.otlp.deadline import Connections, Deadline
 from kprobe_exporter.export.otlp.retry import TIMED_OUT, NotTaken, RequestOutcome, Retries, accepted, root_of
 from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal
 
+
+class HttpSpanExporter(OTLPSpanExporter):
+    """The SDK's exporter for a request that is encoded already."""
+
+    def export(self, request: bytes) -> None:  # type: ignore[override]
+        if len(request) > MAX_REQUEST:
+            raise ValueError("servers accept no request of this size")
+        self._client.export(request)
+
+
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,
-    "traces": OTLPSpanExporter,
+    "traces": HttpSpanExporter,
     "metrics": OTLPMetricExporter,
 }
 COMPRESSION = {"gzip": Compression.Gzip, "none": Compression.NoCompression, None: None}

@@ -19,6 +19,7 @@ from kprobe_exporter.model.values import Arg, Batch, Exemplar, Family, Join, Lay
 from kprobe_exporter.plan import JoinedSpec
 from kprobe_exporter.probing.attach import Attached
 from tests.support.keeping_sender import KeepingSender
+from tests.support.otlp_spans import attributes_of, decoded
 from tests.support.patience import patience
 
 FETCHED = Arg("fd", "int"), Arg("buf", "int", pointer=True)
@@ -102,14 +103,16 @@ def test_a_call_is_a_span(collector: Collector) -> None:
     made = Wired(Otlp(), call=Export("span"))
     made.feed(*call(1_000_000_000, 250_000, -2))
     assert made.close() == {("exported", "traces"): 1}
-    (span,) = collector.got["traces"]
-    assert (span.name, span.end_time - span.start_time) == ("read", 250_000)
-    assert span.attributes["kprobe.arg.fd"] == 3
-    assert "kprobe.arg.buf" not in span.attributes  # a pointer is left out
-    assert span.attributes["error.type"] == "ENOENT"
+    (span,) = map(decoded, collector.got["traces"])
+    assert (span.name, span.end_time_unix_nano - span.start_time_unix_nano) == ("read", 250_000)
+    attributes = attributes_of(span.attributes)
+    assert attributes["kprobe.arg.fd"] == 3
+    assert "kprobe.arg.buf" not in attributes  # a pointer is left out
+    assert attributes["error.type"] == "ENOENT"
     ((probe, exemplar),) = made.exemplars
     assert (probe, exemplar.value) == ("read", 250_000 / 1e9)
-    assert (exemplar.trace, exemplar.span) == (span.context.trace_id, span.context.span_id)
+    assert exemplar.trace.to_bytes(16, "big") == span.trace_id
+    assert exemplar.span.to_bytes(8, "big") == span.span_id
 
 
 def test_only_what_arrived_is_an_exemplar(collector: Collector) -> None:
@@ -132,8 +135,9 @@ def test_a_thread_that_died_in_a_call_is_no_parent(collector: Collector) -> None
     hour = 3600 * 10**9
     made.feed((10, *dead[1:]), *(half for start in range(3) for half in call(hour + 1000 * start, 250)))
     assert made.close() == {("exported", "traces"): 3}
-    assert [span.parent for span in collector.got["traces"]] == [None] * 3
-    assert len({span.context.trace_id for span in collector.got["traces"]}) == 3
+    spans = [decoded(span) for span in collector.got["traces"]]
+    assert [span.parent_span_id for span in spans] == [b""] * 3
+    assert len({span.trace_id for span in spans}) == 3
 
 
 def test_an_event_is_a_log_record(collector: Collector) -> None:

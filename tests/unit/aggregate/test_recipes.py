@@ -1,14 +1,34 @@
-"""Bounds and scales are the decimals that a configuration has; fields of records, and filters on them."""
+"""Bounds and scales are the decimals of a configuration; fields of records; what the source joins itself."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.recipes import LARGEST, SMALLEST, getter, passes, thresholds
+from kprobe_exporter.aggregate.recipes import (
+    LARGEST,
+    SMALLEST,
+    getter,
+    join_recipe,
+    passes,
+    recipe,
+    thresholds,
+)
 from kprobe_exporter.grammar.formula_parser import parse_formula
-from kprobe_exporter.model.values import MAX_ERRNO, ReturnType, decimal
+from kprobe_exporter.model.joins import JoinRecipe
+from kprobe_exporter.model.values import (
+    MAX_ERRNO,
+    Arg,
+    Join,
+    LabelSpec,
+    Layout,
+    MetricSpec,
+    ProbeMetrics,
+    ReturnType,
+    decimal,
+)
 from kprobe_exporter.plan.metric import where
 from tests.support.return_records import INT, LONG, PTR, U64, layout, record
 
@@ -90,3 +110,38 @@ def test_a_filter_on_records() -> None:
     records = [record(-2), record(-2, comm=b"zsh"), record(2), record(None), record(2**32 - 22)]
     # The last record is the error -22, without its sign.
     assert [each for each in records if test(each)] == [records[0], records[4]]
+
+
+FIRST = Layout(
+    1, "p", "first", "tracepoint", "f", (Arg("dev", "int"), Arg("name", "str"), Arg("letter", "char"))
+)
+LAST = replace(FIRST, layout_id=2, event="last")
+BOTH = Layout(3, "p", "p", "joined", "f", (*FIRST.args, Arg("duration", "int")))
+BY_DEV = Join(BOTH, (FIRST,), LAST, "key", ("dev",))
+PLAIN = MetricSpec("a_total", "counter", "h", None, (LabelSpec("name", "name"),))
+
+
+def joined(join: Join = BY_DEV, metric: MetricSpec = PLAIN, only: str | None = None) -> JoinRecipe | str:
+    filters = {FIRST: where(parse_formula(only))} if only else {}
+    return join_recipe(join, ProbeMetrics("p", (metric,), (), None), None, filters)
+
+
+@pytest.mark.parametrize("key", [("dev",), ("tid",), ("name", "cpu")])
+def test_plain_pairs_are_joined_by_the_source(key: tuple[str, ...]) -> None:
+    join = BY_DEV._replace(key=key)
+    assert joined(join, only="dev > 1") == JoinRecipe(
+        join, recipe(BOTH, ProbeMetrics("p", (PLAIN,), (), None))
+    )
+
+
+@pytest.mark.parametrize("key", ["pid", "caller", "letter"])
+def test_pairs_by_a_value_that_has_to_be_looked_up_are_not(key: str) -> None:
+    assert "looked up" in str(joined(BY_DEV._replace(key=(key,))))
+
+
+def test_what_needs_each_record_is_not_joined_by_the_source() -> None:
+    pod = PLAIN._replace(labels=(LabelSpec("pod", "tid", (("pod", str),)),))
+    assert "cgroup" in str(joined(metric=pod))
+    assert "pattern" in str(joined(metric=PLAIN._replace(where=where(parse_formula('name ~ "a*"')))))
+    assert "pattern" in str(joined(only='name ~ "a*"'))
+    assert "stack" in str(joined(BY_DEV._replace(begins=(replace(FIRST, stack=True),))))

@@ -4,16 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from kprobe_exporter.agent.otlp import Signal
+from kprobe_exporter.export.otlp.build import SCOPE
 from kprobe_exporter.export.otlp.channel import BATCH
+from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.settings import Protocol
 from kprobe_exporter.model.values import Emission
 from tests.bench import sending
 from tests.bench.sending import AHEAD, ERRORS, QUEUE, WAYS, Counted, Way, calls, ours, send, usual
 from tests.support.keeping_sender import KeepingSender
+from tests.support.otlp_spans import attributes_of, decoded, encoded
 
 RESULTS: Mapping[Signal, Any] = {"span": SpanExportResult, "log": LogRecordExportResult}
 TOLERANCE = 1_000_000_000
@@ -83,17 +87,15 @@ def test_only_what_was_taken_is_counted(taken: bool, exported: int) -> None:
     assert counted.exported == exported
 
 
-def told(item: Any) -> tuple[object, ...]:
+def told(span: Span) -> tuple[object, ...]:
     """What must be the same by every way, of a span: all but its ids."""
     return (
-        item.name,
-        dict(item.attributes),
-        item.end_time - item.start_time,
-        item.status.status_code,
-        item.status.description,
-        item.kind,
-        item.instrumentation_scope.name,
-        dict(item.resource.attributes),
+        span.name,
+        attributes_of(span.attributes),
+        span.end_time_unix_nano - span.start_time_unix_nano,
+        span.status.code,
+        span.status.message,
+        span.kind,
     )
 
 
@@ -116,12 +118,16 @@ def test_the_same_spans_by_every_way() -> None:
     sent(ours("span", by_us), 2 * ERRORS)
     sent(usual("span", by_tracer), 2 * ERRORS)
     sent(sending.built(by_sdk), 2 * ERRORS)
-    expected = [told(span) for span in by_us.items]
-    assert sum(span.attributes.get("error.type") == "EINVAL" for span in by_us.items) == 2
+    our_spans = [decoded(item) for item in by_us.items]
+    expected = [told(span) for span in our_spans]
+    assert sum(span.status.message == "EINVAL" for span in our_spans) == 2
     for kept in (by_tracer, by_sdk):
-        assert [told(span) for span in kept.items] == expected
-        for span, our in zip(kept.items, by_us.items, strict=True):
-            assert abs(span.start_time - our.start_time) < TOLERANCE
+        spans = [decoded(encoded(item)) for item in kept.items]
+        assert [told(span) for span in spans] == expected
+        for span, our in zip(spans, our_spans, strict=True):
+            assert abs(span.start_time_unix_nano - our.start_time_unix_nano) < TOLERANCE
+        assert {item.instrumentation_scope for item in kept.items} == {SCOPE}
+        assert all(dict(item.resource.attributes) == dict(resource().attributes) for item in kept.items)
 
 
 def test_the_same_log_records_by_every_way() -> None:

@@ -1,6 +1,7 @@
 """Paths into structures: what each leads to in types that are made here, and how others are refused."""
 
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,13 +14,15 @@ from kprobe_exporter.btf.types import Types
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.members import is_path, parse_path
 from tests.support.btf_samples import Blob, structures
+from tests.support.kernel_formats import types
 
 DATA = structures().data()
+FAQ = Path(__file__).parents[3] / "docs/faq.md"
 
 
 def resolve(text: str, written: str | None = None) -> Member:
-    types = KernelTypes({"vmlinux": DATA}.__getitem__)
-    return types.member(text, written, root=types.roots("", "f").get)
+    known = KernelTypes({"vmlinux": DATA}.__getitem__)
+    return known.member(text, written, root=known.roots("", "f").get)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +178,9 @@ def test_a_number_is_no_string() -> None:
 def test_a_pointer_is_no_bit_field() -> None:
     blob = Blob()
     blob.struct("odd", 8, ("p", blob.to(0), 8 << 24), bits=True)
-    types = KernelTypes({"vmlinux": blob.data()}.__getitem__)
+    known = KernelTypes({"vmlinux": blob.data()}.__getitem__)
     with pytest.raises(GrammarError, match="p is a bit field of void \\*, which is no number"):
-        types.member("(odd)x->p")
+        known.member("(odd)x->p")
 
 
 def test_a_bit_field_of_older_types_is_known_by_its_int() -> None:
@@ -185,8 +188,8 @@ def test_a_bit_field_of_older_types_is_known_by_its_int() -> None:
     blob = Blob()
     narrow = blob.add(1, "unsigned int", 4, 3 << 16 | 5)
     blob.struct("old", 4, ("flags", narrow, 8))
-    types = KernelTypes({"vmlinux": blob.data()}.__getitem__)
-    assert types.member("(old)x->flags")[:2] == ((1,), "b5@3/8")
+    known = KernelTypes({"vmlinux": blob.data()}.__getitem__)
+    assert known.member("(old)x->flags")[:2] == ((1,), "b5@3/8")
 
 
 def test_a_module_has_its_own_types_and_those_of_the_kernel() -> None:
@@ -197,12 +200,12 @@ def test_a_module_has_its_own_types_and_those_of_the_kernel() -> None:
     mine = blob.struct("mine", 16, ("sk", blob.to(sock), 64))
     blob.function("g", 0, ("m", blob.to(mine)))
     read = {"vmlinux": base.data(), "ext": blob.data()}
-    types = KernelTypes(read.__getitem__)
-    roots = types.roots("ext", "g")
-    assert types.member("m->sk->sk_cookie", module="ext", root=roots.get).offsets == (8, 512)
-    assert types.member("(mine)x->sk->sk_cookie", module="ext").offsets == (8, 512)
+    known = KernelTypes(read.__getitem__)
+    roots = known.roots("ext", "g")
+    assert known.member("m->sk->sk_cookie", module="ext", root=roots.get).offsets == (8, 512)
+    assert known.member("(mine)x->sk->sk_cookie", module="ext").offsets == (8, 512)
     with pytest.raises(GrammarError, match="no structure 'mine'"):
-        types.member("(mine)x->sk")
+        known.member("(mine)x->sk")
 
 
 def absent(name: str) -> bytes:
@@ -229,17 +232,17 @@ def test_types_are_read_once_and_only_when_needed() -> None:
         read.append(name)
         return DATA
 
-    types = KernelTypes(counted)
+    known = KernelTypes(counted)
     assert not read
-    types.member("(sock)x->sk_cookie")
-    types.member("(sock)x->sk_fn")
+    known.member("(sock)x->sk_cookie")
+    known.member("(sock)x->sk_fn")
     assert read == ["vmlinux"]
 
 
 @given(st.binary(min_size=1, max_size=60), st.integers(24, len(DATA) - 1))
 def test_damaged_types_raise_nothing_else(noise: bytes, at: int) -> None:
     damaged = (DATA[:at] + noise + DATA[at + len(noise) :])[: len(DATA)]
-    types = KernelTypes(lambda name: damaged)
+    known = KernelTypes(lambda name: damaged)
     for text in (
         "sk->sk_socket->sk->sk_cookie",
         "sk->sk_words",
@@ -247,7 +250,7 @@ def test_damaged_types_raise_nothing_else(noise: bytes, at: int) -> None:
         "sk->sk_square[1][1]",
     ):
         try:
-            found = types.member(text, root=types.roots("", "f").get)
+            found = known.member(text, root=known.roots("", "f").get)
         except GrammarError:
             continue
         assert all(0 <= offset < 1 << 64 for offset in found.offsets)
@@ -279,3 +282,31 @@ def test_what_is_a_path(text: str) -> None:
 )
 def test_what_is_no_path(text: str) -> None:
     assert not is_path(text)
+
+
+def test_a_pointer_is_not_read_as_a_bit_field() -> None:
+    with pytest.raises(GrammarError) as refused:
+        resolve("sk->sk_user_data", "b4@0/64")
+    sentence = "sk->sk_user_data is void *, an address, which has no bit field: read it as x64"
+    assert (refused.value.message, refused.value.column) == (sentence, len("sk->sk_user_data"))
+
+
+def test_the_questions_show_the_message_for_a_misspelt_member() -> None:
+    """In docs/faq.md, the path begins at column 13."""
+    with pytest.raises(GrammarError) as refused:
+        types("6.12").member("sk->skc_dport", root=lambda _: types("6.12").roots("", "tcp_connect")["sk"])
+    shown, _, _ = refused.value.message.partition(", skc_")
+    first = f"c.yaml:6:{13 + refused.value.column}: {shown.partition(' It has __sk_common, ')[0]}"
+    assert f"{first} It has __sk_common, …\n" in FAQ.read_text()
+
+
+def test_a_cast_needs_no_type_of_what_it_casts() -> None:
+    """BTF has no function h, as it lacks many that are static."""
+    known = KernelTypes({"vmlinux": DATA}.__getitem__)
+
+    def root(name: str) -> int | None:
+        return known.roots("", "h").get(name)
+
+    assert known.member("(sock)$arg1->sk_cookie", root=root).offsets == (512,)
+    with pytest.raises(GrammarError, match="the types of h's parameters are not known"):
+        known.member("$arg1->sk_cookie", root=root)

@@ -24,7 +24,11 @@ def test_it_loads_without_a_warning(file: Path) -> None:
     assert all(metric.help.endswith(".") for probe in found.probes for metric in probe.metrics)
 
 
-@pytest.mark.parametrize("where", [[PACKS], [DIRECTORY, DIRECTORY / "otlp"]], ids=["packs", "the others"])
+@pytest.mark.parametrize(
+    "where",
+    [[PACKS], [DIRECTORY / "ebpf_exporter"], [DIRECTORY, DIRECTORY / "otlp"]],
+    ids=["packs", "ebpf_exporter", "the others"],
+)
 def test_they_go_together(where: list[Path]) -> None:
     files = [file for directory in where for file in directory.glob("*.yaml")]
     assert len(load(where, DECODERS).probes) == sum(len(load([one], DECODERS).probes) for one in files)

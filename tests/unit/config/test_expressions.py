@@ -54,3 +54,52 @@ def test_a_let_may_stand_wherever_a_field_may(config: Callable[[str], Config]) -
     [probe] = config(f"probes: [{{name: p, attach: 'kprobe:f', {FETCH}, {let}, metrics: [{metric}]}}]").probes
     assert probe.let == {"x": "y * 2", "y": "a + b"}
     assert probe.metrics[0].value == "x"
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("¦'pod > 3'", "'pod' is a string"),
+        ("'a > 3 && ¦pod == 3'", "'pod' is a string"),
+        ("¦'pood == \"x\"'", "there is no field 'pood' at kprobe:f, did you mean 'pod'?"),
+        ("'pod == \"x\" && ¦text > 3'", "'text' is a string"),
+    ],
+)  # fmt: skip
+def test_labels_in_where_are_texts(refused_probe: Refused, where: str, expected: str) -> None:
+    labels = "{pod: {field: b, decode: errno}}"
+    metric = f"{{counter: a_total, labels: {labels}, where: {where}}}"
+    refused_probe(f"attach: 'kprobe:f', {FETCH}, metrics: [{metric}]", f"metrics[0].where: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("where", "labels", "meant"),
+    [
+        ('pod == "x" && a > 3', "{pod: {field: b, decode: errno}}", {"pod"}),
+        ('b == "x"', "{b: {field: b, decode: errno}}", {"b"}),
+        ('b == "x" && b > 3', "{b: {field: b, decode: errno}}", set()),
+        ("b > 3", "{b: {field: b, decode: errno}}", set()),
+        ('text == "x"', "{text: {field: text, decode: {map: {a: b}}}}", set()),
+        ('comm == "x"', "{comm: cpu}", set()),
+        ('app == "x"', "{app: comm}", {"app"}),
+    ],
+)
+def test_names_in_where_are_fields_or_labels(
+    problems: Callable[[str], list[str]],
+    config: Callable[[str], Config],
+    where: str,
+    labels: str,
+    meant: set[str],
+) -> None:
+    metric = f"{{counter: a_total, labels: {labels}, where: '{where}'}}"
+    text = f"probes: [{{name: p, attach: 'kprobe:f', {FETCH}, metrics: [{metric}]}}]"
+    if where == 'b == "x" && b > 3':
+        assert "'b' is a number" in problems(text)[0]
+        return
+    assert config(text).probes[0].metrics[0].selecting == meant
+
+
+def test_the_kernel_compares_no_labels(refused_probe: Refused) -> None:
+    labels = "{pod: {field: b, decode: errno}}"
+    metric = f"{{counter: a_total, labels: {labels}, where: ¦'a > 3 || pod == \"x\"'}}"
+    expected = "metrics[0].where: the kernel compares 'a', and the agent the labels: write && between them"
+    refused_probe(f"aggregate: kernel, attach: 'kprobe:f', {FETCH}, metrics: [{metric}]", expected)

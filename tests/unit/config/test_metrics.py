@@ -295,13 +295,13 @@ def test_a_duration_in_another_unit(tmp_path: Path, written: str, expected: list
         ("{field: x, decode: ¦name}", "'x' is computed, so the kernel has no words for it: name an enum"),
         (
             "{field: return, decode: [errno, ¦name]}",
-            "'name' without an enum takes the field itself: let it be",
+            "without an enum, name takes the field itself: let it be",
         ),
     ],
 )
 def test_name_takes_a_field_of_the_kernels(refused_probe: Refused, label: str, expected: str) -> None:
     metrics = f"metrics: [{{counter: a_total, labels: {{l: {label}}}}}]"
-    path = "metrics[0].labels.l.decode"
+    path = "metrics[0].labels.l.decode" + ("[1]" if "[" in label else "")
     refused_probe(f"attach: 'kretprobe:f', let: {{x: return + 1}}, {metrics}", f"{path}: {expected}")
 
 

@@ -25,6 +25,7 @@ class Pages:
     """A parser that holds the pages of its CPUs already; a page is a list of its records' times."""
 
     compiled = False
+    queued, has_losses = 0, True
 
     def __init__(self, cpus: dict[int, list[list[int]]]) -> None:
         self.cpus = {cpu: deque(pages) for cpu, pages in cpus.items()}
@@ -56,6 +57,12 @@ class Pages:
     def take(self) -> Batch:
         batch, self.batch = self.batch, Batch()
         return batch
+
+    def join(self, batch: Batch | None, until: int | None = None) -> None:
+        """Pass: these pages hold no halves."""
+
+    def drop(self, layout_id: int) -> None:
+        """Pass: these pages hold no halves."""
 
 
 def record(time: int, cpu: int) -> Record:

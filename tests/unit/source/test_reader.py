@@ -228,6 +228,9 @@ def test_an_error_of_the_thread_is_handed_on_once(reader: Source, where: str) ->
         def feed(self, data: bytes) -> Batch:
             raise ValueError("a bug")
 
+        def take(self) -> Batch:
+            return Batch()
+
     setattr(reader.text, where, Fails() if where == "_parser" else Fails().feed)
     reader.source.start()
     reader.write(b"x\n")

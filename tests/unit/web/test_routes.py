@@ -4,6 +4,7 @@ import gzip
 import logging
 import socket
 import threading
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -298,10 +299,10 @@ class Busy(Served):
         assert self.going_on.wait(patience(10))
         return SNAPSHOT
 
-    def send(self, path: str) -> socket.socket:
+    def send(self, path: str, headers: str = "") -> socket.socket:
         """Send a request, and return its connection once the server has read the request."""
         sock = self.clients.enter_context(self.connect())
-        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n".encode())
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n{headers}\r\n".encode())
         self.catch_up()
         return sock
 
@@ -328,6 +329,34 @@ def test_one_rendering_answers_all_that_wait_for_it(busy: Busy) -> None:
     answers = {read_all(client).partition(b"\r\n\r\n")[2] for client in clients}
     assert len(answers) == 1
     assert b'\nkprobe_hits_total{probe="open"} 23.0\n' in answers.pop()
+    assert busy.snapshots == 2 + 1
+
+
+def test_it_answers_with_and_without_gzip_and_is_compressed_once(
+    busy: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compressions = []
+
+    def compress(body: bytes, **options: int) -> bytes:
+        compressions.append(body)
+        return zlib.compress(body, wbits=zlib.MAX_WBITS | 16)
+
+    monkeypatch.setattr("kprobe_exporter.web.rendering.gzip.compress", compress)
+    zipped = [busy.send("/metrics", "Accept-Encoding: gzip\r\n") for _ in range(3)]
+    plain = busy.send("/metrics")
+    busy.going_on.set()
+    bodies = {gzip.decompress(read_all(client).partition(b"\r\n\r\n")[2]) for client in zipped}
+    assert bodies == {read_all(plain).partition(b"\r\n\r\n")[2]} == set(compressions)
+    assert (len(compressions), busy.snapshots) == (1, 2 + 1)
+
+
+def test_a_client_that_has_gone_costs_no_compression(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("kprobe_exporter.web.rendering.gzip.compress")
+    busy.send("/metrics", "Accept-Encoding: gzip\r\n").close()
+    busy.catch_up()
+    going_on = busy.send("/metrics")
+    busy.going_on.set()
+    assert read_all(going_on).startswith(b"HTTP/1.1 200")
     assert busy.snapshots == 2 + 1
 
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry._logs import SeverityNumber
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.semconv._incubating.attributes import cpu_attributes, process_attributes, thread_attributes
 from opentelemetry.semconv.attributes import code_attributes, error_attributes
-from opentelemetry.trace import SpanKind, StatusCode
 
 from kprobe_exporter.aggregate.recipes import getter
 from kprobe_exporter.export.otlp import build as names
@@ -21,6 +20,7 @@ from kprobe_exporter.export.otlp.build import MOST_BYTES, MOST_FRAMES, Builder, 
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import STACK_POINTER, Arg, Emission, Layout, Record, ReturnType, Value
+from tests.support.otlp_spans import attributes_of, decoded
 
 EPOCH = 1_700_000_000_000_000_000
 INT = ReturnType("int", "s32", signed=True)
@@ -55,26 +55,25 @@ def builder(
 
 
 def span_attributes(built: Builder, record: Record, **more: Any) -> dict[str, Any]:
-    return dict(built.span(Emission(record, 5, 6, **more)).attributes or {})
+    return attributes_of(decoded(built.span(Emission(record, 5, 6, **more))).attributes)
 
 
 class TestSpan:
     def test_all_of_it(self) -> None:
         emission = Emission(call(), 1 << 100, 77, 66, (b"a+0x1/0x2", b"b"), {"k8s.pod.name": "pod"})
-        span = builder(pointers=("file",)).span(emission)
-        assert (span.name, span.kind, span.start_time, span.end_time) == (
+        span = decoded(builder(pointers=("file",)).span(emission))
+        times = span.start_time_unix_nano, span.end_time_unix_nano
+        assert (span.name, span.kind, *times) == (
             "vfs_fsync_range",
-            SpanKind.INTERNAL,
+            Span.SPAN_KIND_INTERNAL,
             EPOCH + 1_000,
             EPOCH + 3_500,
         )
-        assert span.context is not None
-        assert (span.context.trace_id, span.context.span_id) == (1 << 100, 77)
-        assert span.parent is not None
-        assert (span.parent.trace_id, span.parent.span_id, span.parent.is_remote) == (1 << 100, 66, False)
-        assert span.status.status_code is StatusCode.UNSET
-        assert span.resource.attributes["a"] == "b"
-        assert dict(span.attributes or {}) == {
+        assert int.from_bytes(span.trace_id, "big") == 1 << 100
+        assert [int.from_bytes(number, "big") for number in (span.span_id, span.parent_span_id)] == [77, 66]
+        assert span.flags == SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
+        assert span.status.code == Status.STATUS_CODE_UNSET
+        assert attributes_of(span.attributes) == {
             "kprobe.name": "fsync",
             "kprobe.kind": "call",
             "code.function.name": "vfs_fsync_range",
@@ -89,7 +88,7 @@ class TestSpan:
         }
 
     def test_a_root_has_no_parent(self) -> None:
-        assert builder().span(Emission(call(), 5, 6)).parent is None
+        assert not decoded(builder().span(Emission(call(), 5, 6))).parent_span_id
 
     @pytest.mark.parametrize(
         ("returns", "returned", "error", "shown"),
@@ -111,12 +110,12 @@ class TestSpan:
         self, returns: ReturnType, returned: Value, error: str | None, shown: object
     ) -> None:
         built = builder(replace(CALL, returns=returns))
-        span = built.span(Emission(call(returned), 5, 6))
-        found = dict(span.attributes or {})
+        span = decoded(built.span(Emission(call(returned), 5, 6)))
+        found = attributes_of(span.attributes)
         assert found.get("kprobe.return_value") == shown
         assert found.get("error.type") == error
-        assert (span.status.status_code is StatusCode.ERROR) == (error is not None)
-        assert span.status.description == error
+        assert (span.status.code == Status.STATUS_CODE_ERROR) == (error is not None)
+        assert span.status.message == (error or "")
 
     def test_a_returned_pointer_that_is_named(self) -> None:
         built = builder(replace(CALL, returns=POINTER), named=("return",))
@@ -136,7 +135,7 @@ class TestSpan:
     def test_what_is_no_function_is_not_called_one(self, symbol: str) -> None:
         built = builder(replace(CALL, symbol=symbol))
         assert "code.function.name" not in span_attributes(built, call())
-        assert built.span(Emission(call(), 5, 6)).name == symbol
+        assert decoded(built.span(Emission(call(), 5, 6))).name == symbol
 
     def test_a_stack_is_bounded(self) -> None:
         found = span_attributes(builder(), call(), stack=(b"f",) * 1000)
@@ -265,5 +264,7 @@ def test_whatever_was_read_can_be_sent(
     """Even a forged line of trace_pipe can be sent: a time of any length, a name of any bytes."""
     record = (1, time, 3, 71, 70, None, returned, name, comm, returned, time)
     built = build(builder(), Emission(record, 2**128 - 1, 2**64 - 1, 2**64 - 1, tuple(stack)))
-    encoded = encode_spans([built]) if build is Builder.span else encode_logs([built])
-    assert encoded.SerializeToString()
+    if build is Builder.span:
+        assert decoded(built).name == "vfs_fsync_range"
+    else:
+        assert encode_logs([built]).SerializeToString()

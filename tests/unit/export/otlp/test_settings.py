@@ -17,8 +17,8 @@ from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.retry import RequestOutcome
 from kprobe_exporter.export.otlp.settings import REMOVED, OtlpSettings, collector_of, redaction
-from kprobe_exporter.export.otlp.transport import Transport, connect
-from tests.support.otlp_spans import spans
+from kprobe_exporter.export.otlp.transport import Transport
+from tests.support.otlp_spans import connect_traces, spans
 from tests.support.patience import patience
 
 SECRET = "s3cr3t"
@@ -83,7 +83,7 @@ def send(settings: OtlpSettings) -> str:
     """Start an export, and send something; return the sentence if that is refused."""
     resource()
     try:
-        transport = connect("traces", settings)
+        transport = connect_traces(settings)
     except StartError as error:
         return str(error)
     assert transport.export(spans([1, 2])) == 0
@@ -141,7 +141,7 @@ def test_what_a_collector_says_is_shown_without_the_token(told: Told) -> None:
         def export(self, _: object) -> None:
             transport._attempts.answer = RequestOutcome(False, f"401: the token {SECRET} is not known")
 
-    transport = connect("traces", settings)
+    transport = connect_traces(settings)
     transport = Transport("traces", settings, Refusing(), transport._attempts)
     transport.export([1])
     assert f"401: the token {REMOVED} is not known" in told()

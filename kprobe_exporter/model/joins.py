@@ -1,0 +1,32 @@
+"""What a source needs to join calls and pairs itself, as data."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.values import Join
+
+
+class JoinRecipe(NamedTuple):
+    """A join, and everything to add up from its joined records."""
+
+    join: Join
+    recipe: Recipe
+
+
+class ThreadEvent(NamedTuple):
+    """A tracepoint about threads, which may end open calls.
+
+    ``fields`` names what it tells: of ``started`` the child's id and the flags of clone(), of ``executed``
+    the id that the thread had before. An exit tells no more than its thread.
+    """
+
+    kind: Literal["started", "executed", "exited"]
+    fields: tuple[str, ...] = ()
+
+
+class Joins(NamedTuple):
+    """The joins of a source by the joined layout's id, and the events about threads by layout_id."""
+
+    recipes: Mapping[int, JoinRecipe] = {}
+    threads: Mapping[int, ThreadEvent] = {}

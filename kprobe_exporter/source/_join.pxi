@@ -1,0 +1,311 @@
+"""Joins two halves as aggregate/matching.py does, and ends those of threads as aggregate/ended_threads.py.
+
+The classes there explain the rules; tests hold both to the same results.
+"""
+
+cdef enum:  # what an event is for the joins
+    NO_PART, BEGIN, END, STARTED, EXECUTED, EXITED
+
+cdef enum:
+    CLONE_VM = 0x100
+    CLONE_VFORK = 0x4000
+    STACK_KEY = 12
+
+cdef struct Part:
+    uint8_t role
+    uint32_t slot
+    int32_t way
+    Place first  # the stack pointer, the child's id, or the thread's id before an exec
+    Place second  # the flags of clone()
+    uint32_t nkeys
+    Place* keys
+    int32_t thread_key  # which key is the thread's id, or -1
+
+
+cdef struct Kind:
+    uint32_t size
+    int32_t next
+    uint32_t nfields
+    Place* fields
+    Place caller
+    bint tallied
+    int32_t residual_filter
+    uint32_t first
+    uint32_t tables
+    uint64_t arrived
+    uint64_t passed
+    Part part
+
+cdef struct Way:  # the records of a join that begin with one sort of event
+    int32_t residual_filter
+    uint32_t first
+    uint32_t tables
+    uint64_t arrived
+    uint64_t passed
+
+
+cdef inline void _stack_key(uint8_t* key, int32_t tid, uint64_t place) noexcept nogil:
+    cdef uint64_t region = place >> REGION
+    memcpy(key, &tid, 4)
+    memcpy(key + 4, &region, 8)
+
+
+cdef uint32_t _values_key(const Part* part, const Rec* rec, uint8_t* out, int32_t* thread_at) noexcept nogil:
+    """Write the values by which a half is paired as _key does; return their length, 0 if one is missing."""
+    cdef uint32_t at = 0, i, length
+    cdef Num value
+    cdef const uint8_t* text
+    thread_at[0] = -1
+    for i in range(part.nkeys):
+        if part.thread_key == <int32_t>i:
+            thread_at[0] = at
+        if _number(&part.keys[i], rec, &value):
+            out[at] = 1 if value.hi == 0 else 2
+            memcpy(out + at + 1, &value.lo, 8)
+            at += 9
+        elif _text(&part.keys[i], rec, &text, &length):
+            out[at] = 3
+            memcpy(out + at + 1, &length, 4)
+            memcpy(out + at + 5, text, length)
+            at += 5 + length
+        else:
+            return 0
+    return at
+
+
+cdef bint _begin_half(Open* open, const Part* part, const Rec* rec, uint8_t* scratch) noexcept nogil:
+    """Open a first half; False if there is no memory."""
+    cdef Slot* slot = &open.slots[part.slot]
+    cdef Num place
+    cdef uint32_t length
+    cdef int32_t thread_at = 0
+    slot.begun += 1
+    if slot.by_stack:
+        if not _number(&part.first, rec, &place):
+            slot.unpaired += 1
+            return True
+        _stack_key(scratch, rec.tid, place.lo)
+        return _put(open, part.slot, part.way, rec, place.lo, scratch, STACK_KEY, 0)
+    length = _values_key(part, rec, scratch, &thread_at)
+    if length == 0:
+        slot.unpaired += 1
+        return True
+    return _put(open, part.slot, part.way, rec, 0, scratch, length, thread_at)
+
+
+cdef OpenHalf* _end_half(Open* open, const Part* part, const Rec* rec, uint8_t* scratch) noexcept nogil:
+    """Return the first half of a second one, which is no longer open; NULL if it is missing or in doubt."""
+    cdef OpenHalf* half
+    cdef Slot* slot = &open.slots[part.slot]
+    cdef OpenList* one
+    cdef uint32_t length
+    cdef int32_t thread_at = 0
+    if slot.by_stack:
+        half = _end_call(open, part, rec, scratch)
+    else:
+        length = _values_key(part, rec, scratch, &thread_at)
+        if length == 0:
+            return NULL
+        one = _find(open, part.slot, scratch, length, _hash(scratch, length, open.seed ^ part.slot))
+        half = NULL if one == NULL else _pop(open, one)
+    if half == NULL:
+        return NULL
+    if rec.time > open.next_loss:
+        _advance(open, rec.time)
+    if half.way != INHERITED and half.time >= open.broken_until and half.time <= rec.time:
+        return half
+    if half.way != INHERITED:
+        slot.unpaired += 2
+    free(half)
+    return NULL
+
+
+cdef OpenHalf* _end_call(Open* open, const Part* part, const Rec* rec, uint8_t* scratch) noexcept nogil:
+    """Return the entry of a return, which is no longer open; NULL if it is missing."""
+    cdef Slot* slot = &open.slots[part.slot]
+    cdef Num read
+    cdef OpenList* one = NULL
+    cdef uint64_t place
+    if _number(&part.first, rec, &read) and read.lo >= slot.distance:
+        place = read.lo - slot.distance
+        _stack_key(scratch, rec.tid, place)
+        one = _find(open, part.slot, scratch, STACK_KEY, _hash(scratch, STACK_KEY, open.seed ^ part.slot))
+        if one != NULL and one.innermost.place != place and not _uncover(open, slot, one, read.lo, rec.time):
+            one = NULL
+    if one == NULL:
+        slot.unpaired += 1
+        return NULL
+    if one.innermost.outer != NULL and one.innermost.outer.place < read.lo:
+        # The enclosing call lies below the stack pointer too, so it has returned: the distance is wrong.
+        slot.unpaired += 1
+        _drop_below(open, one, read.lo)
+        return NULL
+    slot.matched += 1
+    return _pop(open, one)
+
+
+cdef bint _uncover(Open* open, Slot* slot, OpenList* one, uint64_t read, uint64_t now) noexcept nogil:
+    """Drop ended calls from the end of a list; return whether its last one is the returning call then.
+
+    If not, the list may have been freed.
+    """
+    cdef uint64_t place = read - slot.distance
+    cdef OpenHalf* half = one.innermost
+    while half != NULL and half.place < place:
+        half = half.outer
+    if half != NULL and half.place == place:
+        return _drop_below(open, one, place)
+    half = one.innermost
+    if half.way != INHERITED and _outvoted(open, slot, half, read, now):
+        return True
+    _drop_to(open, one, read)
+    return False
+
+
+cdef bint _outvoted(Open* open, Slot* slot, const OpenHalf* half, uint64_t read, uint64_t now) noexcept nogil:
+    """Take a vote; return whether it is the one by which its distance takes over."""
+    cdef uint64_t distance = read - half.place
+    _advance(open, now)
+    if read < half.place or distance > 8 * (DISTANCES - 1) or distance % 8:
+        return False
+    if half.time < open.broken_until or half.time > now:
+        return False
+    slot.votes[distance // 8] += 1
+    if slot.votes[distance // 8] <= slot.matched:
+        return False
+    slot.distance = distance
+    memset(slot.votes, 0, sizeof(slot.votes))
+    return True
+
+
+cdef bint _thread_event(Open* open, const Part* part, const Rec* rec, uint8_t* scratch) noexcept nogil:
+    """Apply an event about threads; False if there is no memory."""
+    cdef Num value, flags
+    if open.nbuckets == 0:
+        return True
+    if part.role == EXITED:
+        _exited(open, rec.tid, rec.time)
+        return True
+    if not _number(&part.first, rec, &value):
+        return True
+    if part.role == EXECUTED:
+        return _executed(open, <int32_t>value.lo, rec.tid, scratch)
+    if rec.time:  # what the child has from its parent begins now, and stays
+        _exited(open, <int32_t>value.lo, rec.time - 1)
+    if not _number(&part.second, rec, &flags) or flags.lo & (CLONE_VM | CLONE_VFORK) == CLONE_VM:
+        return True
+    return _inherit(open, rec.tid, <int32_t>value.lo, rec.time)
+
+
+cdef void _exited(Open* open, int32_t tid, uint64_t time) noexcept nogil:
+    """End the halves of a thread that began at this time or earlier."""
+    cdef OpenList* one = open.threads[_thread_bucket(open, tid)]
+    cdef OpenList* following
+    while one != NULL:
+        following = one.right
+        if one.tid == tid:
+            _drop_until(open, one, time)
+        one = following
+
+
+cdef OpenList** _lists_of(Open* open, int32_t tid, bint user, uint32_t* number) noexcept nogil:
+    """Return the lists of a thread, to be freed; ``user``: those of calls of its program. NULL: no memory."""
+    cdef OpenList* first = open.threads[_thread_bucket(open, tid)]
+    cdef OpenList* one = first
+    cdef OpenList** found
+    cdef uint32_t room = 1
+    while one != NULL:
+        room += 1
+        one = one.right
+    number[0] = 0
+    found = <OpenList**>malloc(room * sizeof(OpenList*))
+    one = first
+    while found != NULL and one != NULL:
+        if one.tid == tid and (not user or (open.slots[one.slot].user and open.slots[one.slot].by_stack)):
+            found[number[0]] = one
+            number[0] += 1
+        one = one.right
+    return found
+
+
+cdef bint _inherit(Open* open, int32_t parent, int32_t child, uint64_t time) noexcept nogil:
+    """Copy the calls of a program's functions for a forked child; False if there is no memory."""
+    cdef uint32_t i, number
+    cdef uint8_t[STACK_KEY] key
+    cdef uint64_t hash
+    cdef OpenList* one
+    cdef OpenHalf* half
+    cdef OpenHalf* copied
+    cdef OpenHalf** at
+    cdef OpenList** found
+    if parent == child:
+        return True
+    found = _lists_of(open, parent, True, &number)
+    if found == NULL:
+        return False
+    for i in range(number):
+        memcpy(key, _list_key(found[i]), STACK_KEY)
+        memcpy(key, &child, 4)
+        hash = _hash(key, STACK_KEY, open.seed ^ found[i].slot)
+        one = _find(open, found[i].slot, key, STACK_KEY, hash)
+        if one != NULL:
+            _drop(open, one)
+        one = _new_list(open, found[i].slot, key, STACK_KEY, hash, child, 0)
+        if one == NULL:
+            break
+        at, half = &one.innermost, found[i].innermost
+        while half != NULL:
+            copied = <OpenHalf*>calloc(1, sizeof(OpenHalf))
+            if copied == NULL:
+                break
+            copied.place, copied.time, copied.tid, copied.way = half.place, time, child, INHERITED
+            at[0] = copied
+            at = &copied.outer
+            open.number += 1
+            half = half.outer
+        if one.innermost == NULL:
+            _remove_list(open, one)
+        if half != NULL:
+            break
+    else:
+        free(found)
+        return True
+    free(found)
+    return False
+
+
+cdef bint _executed(Open* open, int32_t old, int32_t tid, uint8_t* scratch) noexcept nogil:
+    """End a program's calls, and give the others to the new id; False if there is no memory."""
+    cdef uint32_t i, number
+    cdef OpenList* one
+    cdef OpenList* other
+    cdef uint64_t value = <uint64_t><int64_t>tid
+    cdef uint8_t* key
+    cdef OpenList** found = _lists_of(open, old, False, &number)
+    if found == NULL:
+        return False
+    for i in range(number, 0, -1):  # the oldest first
+        one = found[i - 1]
+        if open.slots[one.slot].user and open.slots[one.slot].by_stack:
+            _drop(open, one)
+            continue
+        if old == tid:
+            continue
+        key = scratch
+        memcpy(key, _list_key(one), one.length)
+        if open.slots[one.slot].by_stack:
+            memcpy(key, &tid, 4)
+        else:
+            key[one.thread_at] = 1 if tid >= 0 else 2
+            memcpy(key + one.thread_at + 1, &value, 8)
+        other = _find(open, one.slot, key, one.length, _hash(key, one.length, open.seed ^ one.slot))
+        if other != NULL:
+            _drop(open, other)
+        _unlink(open, one)
+        _step_out(open, one)
+        memcpy(_list_key(one), key, one.length)
+        one.hash, one.tid = _hash(key, one.length, open.seed ^ one.slot), tid
+        _link(open, one)
+        _line_up(open, one)
+    free(found)
+    return True

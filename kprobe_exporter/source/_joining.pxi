@@ -1,0 +1,353 @@
+"""The part of the page parser that joins halves."""
+
+cdef uint64_t MOST_QUEUED = 1 << 18
+"""Halves that may wait for those of other CPUs. Beyond it, halves may be joined out of order."""
+
+
+cdef class Joining(Summing):
+    """Joins the halves of calls and pairs that the parser queues, and adds up what they become."""
+
+    cdef Kind* _kinds
+    cdef uint32_t _nkinds
+    cdef uint64_t _unparsed
+    cdef object _shapes, _layout_ids, _batch, _gaps
+    cdef Open* _open  # NULL without joins
+    cdef Way* _ways
+    cdef uint32_t* _first_ways
+    cdef uint32_t _nsingle
+    cdef Queue* _queues
+    cdef uint32_t* _heap
+    cdef uint32_t _nqueues, _queue_at
+    cdef uint64_t _queued, _joined_queued, _arrivals
+    cdef object _queue_of, _join_ids, _join_identities, _way_ids, _orphans
+
+    def join(self, batch, until=None):
+        """Join the halves that were read, up to the moment ``until``; all of them if it is None.
+
+        Nothing that spans a loss of ``batch`` is joined from now on, and the sums go into it. Without a batch,
+        halves are joined and the sums stay: the caller knows that no event was lost.
+        """
+        cdef uint64_t limit = NEVER
+        cdef int state
+        if self._open == NULL:
+            if batch is not None:
+                self._joined_sums(batch)
+            return
+        if batch is not None:
+            for lost in batch.losses:
+                _tell(self._open, lost.start, lost.end)
+        if until is not None and self._queued <= MOST_QUEUED:
+            limit = until
+        with nogil:
+            state = self._merge(limit)
+        self._joined_queued = self._queued
+        if state == NO_MEMORY:
+            raise MemoryError
+        if batch is not None:
+            _shrink(self._queues, self._nqueues)
+            self._joined_sums(batch)
+
+    def drop(self, layout_id):
+        """Count the open first halves of the join with this joined layout as unpaired."""
+        if layout_id not in self._join_ids:
+            return
+        cdef uint32_t slot = self._join_ids.index(layout_id)
+        cdef OpenList* one = self._open.oldest
+        cdef OpenList* following
+        while one != NULL:
+            following = one.newer
+            if one.slot == slot:
+                _drop(self._open, one)
+            one = following
+
+    @property
+    def open(self):
+        """The number of first halves that wait for their second half."""
+        return 0 if self._open == NULL else self._open.number
+
+    @property
+    def queued(self):
+        """The number of halves that were read since the last call of ``join``."""
+        return self._queued - self._joined_queued
+
+    @property
+    def has_losses(self):
+        """Whether ``take`` would return losses."""
+        return bool(self._batch.losses or self._gaps)
+
+    cdef bint _enqueue_half(self, const Rec* rec, int32_t kind) noexcept nogil:
+        """Queue a half, or an event about threads; False if there is no memory."""
+        if not _enqueue(&self._queues[self._queue_at], rec, kind, self._arrivals):
+            return False
+        self._arrivals += 1
+        self._queued += 1
+        return True
+
+    cdef int _merge(self, uint64_t limit) noexcept nogil:
+        """Join all queued halves that are not later than ``limit``."""
+        cdef uint32_t number = _heapify(self._queues, self._nqueues, self._heap)
+        cdef Queue* queue
+        cdef const Queued* one
+        while number:
+            queue = &self._queues[self._heap[0]]
+            one = _head(queue)
+            if one.time > limit:
+                break
+            _dequeue(queue)  # the bytes stay where they are until the next half is queued
+            self._queued -= 1
+            if not self._settle(one, queue.cpu):
+                return NO_MEMORY
+            if queue.tail == 0:
+                number -= 1
+                self._heap[0] = self._heap[number]
+            if number > 1:
+                _sift(self._queues, self._heap, number, 0)
+        return WALKED
+
+    cdef inline bint _settle(self, const Queued* one, int32_t cpu) noexcept nogil:
+        """Join a half, or apply an event about threads; False if there is no memory."""
+        cdef const Part* part
+        cdef OpenHalf* half
+        cdef Rec rec
+        if one.kind < 0:  # its layout was removed meanwhile
+            self._unparsed += one.kind == REMOVED_HALF
+            return True
+        part = &self._kinds[one.kind].part
+        rec.start, rec.length, rec.time = <const uint8_t*>one + sizeof(Queued), one.length, one.time
+        rec.cpu, rec.tid, rec.nodes, rec.second, rec.elapsed = cpu, one.tid, self._nodes, NULL, 0
+        if part.role == BEGIN:
+            return _begin_half(self._open, part, &rec, self._scratch)
+        if part.role != END:
+            return _thread_event(self._open, part, &rec, self._scratch)
+        half = _end_half(self._open, part, &rec, self._scratch)
+        if half == NULL:
+            return True
+        return self._joined(&self._ways[self._first_ways[part.slot] + half.way], half, &rec)
+
+    cdef inline bint _joined(self, Way* way, OpenHalf* half, const Rec* second) noexcept nogil:
+        """Add up a joined record, and free its first half; False if there is no memory."""
+        cdef bint done = True
+        cdef uint32_t i
+        cdef Rec rec
+        rec.start, rec.length, rec.time = _half_bytes(half), half.length, half.time
+        rec.cpu, rec.tid, rec.nodes = half.cpu, half.tid, self._nodes
+        rec.second, rec.elapsed = second, second.time - half.time
+        way.arrived += 1
+        if way.residual_filter < 0 or _meets(self._nodes, way.residual_filter, &rec) == YES:
+            way.passed += 1
+            for i in range(way.first, way.first + way.tables):
+                done = done and _tally(&self._tables[i], self._nodes, &rec, self._scratch, self._seed)
+        free(half)
+        return done
+
+    cdef int _find_queue(self, int cpu) except -1:
+        """Find the queue of a CPU, or make it."""
+        cdef void* more
+        if cpu not in self._queue_of:
+            more = realloc(self._queues, (self._nqueues + 1) * sizeof(Queue))
+            if more == NULL:
+                raise MemoryError
+            self._queues = <Queue*>more
+            more = realloc(self._heap, (self._nqueues + 1) * sizeof(uint32_t))
+            if more == NULL:
+                raise MemoryError
+            self._heap = <uint32_t*>more
+            memset(&self._queues[self._nqueues], 0, sizeof(Queue))
+            self._queues[self._nqueues].cpu = cpu
+            self._queue_of[cpu] = self._nqueues
+            self._nqueues += 1
+        self._queue_at = self._queue_of[cpu]
+        return 0
+
+    cdef int _joined_sums(self, batch) except -1:
+        """Move the sums of the joins to the batch."""
+        cdef uint32_t i
+        cdef Slot* slot
+        cdef Way* way
+        for i, layout_id in enumerate(self._join_ids):
+            slot = &self._open.slots[i]
+            if slot.begun:
+                batch.begun[layout_id] = batch.begun.get(layout_id, 0) + slot.begun
+            if slot.unpaired:
+                batch.unpaired[layout_id] += slot.unpaired
+            slot.begun = slot.unpaired = 0
+        batch.unpaired.update(self._orphans)
+        self._orphans.clear()
+        for i, layout_id in enumerate(self._way_ids):
+            way = &self._ways[i]
+            if way.arrived:
+                batch.arrived[layout_id] = batch.arrived.get(layout_id, 0) + way.arrived
+                if way.residual_filter >= 0:
+                    batch.passed[layout_id] = batch.passed.get(layout_id, 0) + way.passed
+            way.arrived = way.passed = 0
+        for i in range(self._nsingle, self._ntables):
+            self._empty(&self._tables[i], i, batch)
+        return 0
+
+    cdef int _add_ways(self, nodes, tables, joins, most) except -1:
+        """Append the tables and conditions of joined records, one set for each sort of first half."""
+        cdef uint32_t slot, at = 0
+        cdef Way* way
+        shapes = {shape.layout.layout_id: shape for shape in self._shapes}
+        self._queue_of, self._orphans = {}, Counter()
+        self._join_ids, self._join_identities, self._way_ids = [], [], []
+        if not joins.recipes:
+            return 0
+        self._open = _new_open(len(joins.recipes), int.from_bytes(os.urandom(8), "little"), most)
+        self._first_ways = <uint32_t*>calloc(len(joins.recipes), sizeof(uint32_t))
+        ways = sum([len(one.join.begins) for one in joins.recipes.values()])
+        self._ways = <Way*>calloc(ways, sizeof(Way))
+        if self._open == NULL or self._first_ways == NULL or self._ways == NULL:
+            raise MemoryError
+        for slot, (join, recipe) in enumerate(joins.recipes.values()):
+            self._first_ways[slot] = at
+            halves = [shapes.get(layout.layout_id) for layout in (*join.begins, join.end)]
+            self._join_ids.append(join.layout.layout_id)
+            self._join_identities.append((join, [half and half._replace(id=0) for half in halves]))
+            end = halves.pop()
+            for first in halves:
+                way = &self._ways[at]
+                way.residual_filter, way.first = -1, len(tables)
+                self._way_ids.append(join.layout.layout_id)
+                at += 1
+                if first is None or end is None:
+                    continue  # such a record does not come
+                shape = Halves(join.layout, first, end)
+                if recipe.residual_filter is not None:
+                    way.residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
+                way.tables = len(recipe.groups)
+                self._add_tables(nodes, tables, recipe, shape)
+        return 0
+
+    cdef int _make_parts(self, joins) except -1:
+        """Fill in what each shape is for the joins."""
+        cdef int32_t number
+        cdef uint32_t slot
+        cdef Part* part
+        numbers = {layout_id: number for number, layout_id in enumerate(self._layout_ids)}
+        for slot, wanted in enumerate(joins.recipes.values()):
+            join = wanted.join
+            self._open.slots[slot].by_stack = join.by == "stack"
+            self._open.slots[slot].user = join.begins[0].user
+            own = any([begin.place("tid") is not None for begin in join.begins])
+            for way, layout in enumerate((*join.begins, join.end)):
+                if layout.layout_id in numbers:
+                    number = numbers[layout.layout_id]
+                    part = &self._kinds[number].part
+                    part.role, part.slot, part.way = (END if layout is join.end else BEGIN), slot, way
+                    part.thread_key = join.key.index("tid") if "tid" in join.key and not own else -1
+                    self._make_keys(part, join, self._shapes[number])
+        for layout_id, event in joins.threads.items():
+            if layout_id in numbers:
+                number = numbers[layout_id]
+                part = &self._kinds[number].part
+                part.role = {"started": STARTED, "executed": EXECUTED, "exited": EXITED}[event.kind]
+                for name, at in zip(event.fields, range(2)):
+                    _place_named(self._shapes[number], name, &part.second if at else &part.first)
+        return 0
+
+    cdef int _make_keys(self, Part* part, join, shape) except -1:
+        """Fill in the places by which a half is paired."""
+        cdef uint32_t i
+        if join.by == "stack":
+            return _place_named(shape, STACK_POINTER, &part.first)
+        part.nkeys = len(join.key)
+        part.keys = <Place*>calloc(max(1, part.nkeys), sizeof(Place))
+        if part.keys == NULL:
+            raise MemoryError
+        for i, name in enumerate(join.key):
+            own = shape.layout.place(name) is not None
+            if own:
+                _place_own(shape, name, &part.keys[i])
+            else:
+                _place_named(shape, name, &part.keys[i])
+        return 0
+
+    cdef int _continue_joins(self, Joining before) except -1:
+        """Take over the halves of another parser; those of joins that are gone or differ are unpaired."""
+        cdef uint32_t i, slot
+        cdef OpenList* one
+        cdef OpenList* following
+        cdef Slot* slots
+        self._orphans = before._orphans
+        if before._open == NULL:
+            return 0
+        kept = {}
+        for i, identity in enumerate(before._join_identities):
+            if identity in self._join_identities:
+                kept[i] = self._join_identities.index(identity)
+        one = before._open.oldest
+        while one != NULL:
+            following = one.newer
+            if one.slot not in kept:
+                _drop(before._open, one)
+            one = following
+        for i, layout_id in enumerate(before._join_ids):
+            if i not in kept and before._open.slots[i].unpaired:
+                self._orphans[layout_id] += before._open.slots[i].unpaired
+        if self._open == NULL:
+            self._unparsed += before._queued_halves()
+            return 0
+        for i, slot in kept.items():
+            self._open.slots[slot] = before._open.slots[i]
+        slots = before._open.slots
+        before._open.slots, before._open.nslots = self._open.slots, self._open.nslots
+        self._open.slots, self._open.nslots = slots, len(before._join_ids)
+        self._open, before._open = before._open, self._open
+        if self._open.nbuckets:
+            memset(self._open.buckets, 0, self._open.nbuckets * sizeof(OpenList*))
+            memset(self._open.threads, 0, self._open.nbuckets * sizeof(OpenList*))
+        one = self._open.oldest
+        while one != NULL:
+            one.slot = kept[one.slot]
+            one.hash = _hash(_list_key(one), one.length, self._open.seed ^ one.slot)
+            _link(self._open, one)
+            one = one.newer
+        self._queues, before._queues = before._queues, self._queues
+        self._heap, before._heap = before._heap, self._heap
+        self._nqueues, before._nqueues = before._nqueues, self._nqueues
+        self._queued, before._queued = before._queued, self._queued
+        self._queue_of, before._queue_of = before._queue_of, self._queue_of
+        self._arrivals, self._joined_queued = before._arrivals, before._joined_queued
+        self._rename_queued(before)
+        return 0
+
+    cdef uint64_t _queued_halves(self) noexcept:
+        """Return how many halves are queued, without the events about threads."""
+        cdef uint64_t number = 0
+        cdef uint32_t i
+        cdef size_t at
+        cdef const Queued* one
+        for i in range(self._nqueues):
+            at = self._queues[i].head
+            while at < self._queues[i].tail:
+                one = <const Queued*>(self._queues[i].bytes + at)
+                number += one.kind == REMOVED_HALF or (one.kind >= 0 and self._kinds[one.kind].part.role < STARTED)
+                at += _queued_size(one.length)
+        return number
+
+    cdef int _rename_queued(self, Joining before) except -1:
+        """Give the queued halves of another parser the numbers that their kinds have here."""
+        cdef uint32_t i
+        cdef int32_t number
+        cdef size_t at
+        cdef Queued* one
+        here = {layout_id: i for i, layout_id in enumerate(self._layout_ids)}
+        numbers = []
+        for i in range(before._nkinds):
+            number = here.get(before._layout_ids[i], -1)
+            if (
+                number < 0
+                or self._shapes[number]._replace(id=0) != before._shapes[i]._replace(id=0)
+                or self._kinds[number].part.role != before._kinds[i].part.role
+            ):
+                number = REMOVED_HALF if before._kinds[i].part.role < STARTED else REMOVED
+            numbers.append(number)
+        for i in range(self._nqueues):
+            at = self._queues[i].head
+            while at < self._queues[i].tail:
+                one = <Queued*>(self._queues[i].bytes + at)
+                if one.kind >= 0:
+                    one.kind = numbers[one.kind]
+                at += _queued_size(one.length)
+        return 0

@@ -1,0 +1,70 @@
+"""The part of the page parser that owns the tables, and hands out their sums."""
+
+
+cdef class Summing:
+    """Holds the tables of all metrics, and the conditions and computed fields of their records."""
+
+    cdef Table* _tables  # first those of single records, then those of joined ones
+    cdef uint32_t _ntables
+    cdef Node* _nodes
+    cdef uint8_t* _scratch
+    cdef uint64_t _seed
+    cdef object _resolvers, _owners
+
+    cdef int _add_tables(self, nodes, tables, recipe, shape) except -1:
+        """Append the tables of a recipe, and the nodes of their conditions."""
+        used = {name for group in recipe.groups for name in (*group.keys, group.value)}
+        roots = {
+            one.name: _add_nodes(nodes, [one.condition], shape)
+            for one in shape.layout.computed
+            if one.name in used
+        }
+        for group in recipe.groups:
+            where = -1 if group.where is None else _add_nodes(nodes, [group.where.condition], shape)
+            tables.append((group, shape, where, roots))
+            self._owners.append((shape.layout.layout_id, group.feeds))
+        return 0
+
+    cdef object _empty(self, Table* table, uint32_t number, batch):
+        """Move a table's sums to the batch, and empty the table."""
+        cdef uint32_t i, b
+        cdef Cell* cell
+        layout_id, feeds = self._owners[number]
+        if table.negative or table.unreadable:
+            batch.refused.append(Refused(layout_id, feeds, table.negative, table.unreadable))
+            table.negative = table.unreadable = 0
+        if table.used == 0:
+            return
+        tallies = batch.tallies
+        for i in range(table.used):
+            cell = &table.cells[i]
+            buckets = None
+            if table.nbounds >= 0:
+                buckets = tuple(
+                    [table.buckets[<size_t>i * (table.nbounds + 1) + b] for b in range(table.nbounds + 1)]
+                )
+            key = self._raw_key(table.arena + cell.key, table, self._resolvers[number])
+            tallies.append(Tally(layout_id, feeds, key, cell.count, _int(cell.sum), cell.time, buckets))
+        table.used, table.arena_used = 0, 0
+        memset(table.index, 0, <size_t>table.slots * 4)
+
+    cdef object _raw_key(self, const uint8_t* at, const Table* table, resolvers):
+        cdef uint32_t i, length
+        cdef Num number
+        parts = []
+        for i in range(table.nkeys):
+            value = None
+            if at[0] == 1 or at[0] == 2:
+                number.hi = 0 if at[0] == 1 else -1
+                number.lo = _u64(at + 1)
+                value = _int(number)
+                at += 9
+            elif at[0] == 3:
+                length = _u32(at + 1)
+                value = PyBytes_FromStringAndSize(<const char*>at + 5, length)
+                at += 5 + length
+            else:
+                at += 1
+            resolve = resolvers[i]
+            parts.append(value if resolve is None else resolve(value))
+        return tuple(parts)

@@ -1,0 +1,1 @@
+"""examples/ebpf_exporter: each example is provoked, and its metric compared with an independent count."""

@@ -1,0 +1,114 @@
+"""What the agent counted since a moment, and what the kernel counted itself in its own files."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.support.agent_process import AgentProcess, Metrics
+from tests.support.patience import eventually
+from tests.support.private_tracefs import TRACEFS
+
+DIRECTORY = Path(__file__).parents[3] / "examples/ebpf_exporter"
+
+TIMES = 23
+
+OWN = "kp_counted"
+"""The group and the instance of `calls`."""
+
+
+class Grown:
+    """Calling it returns by how much a sample grew, summed over all label sets that have these labels."""
+
+    def __init__(self, agent: AgentProcess) -> None:
+        self.agent = agent
+        self._before = agent.scrape()
+
+    def __call__(self, name: str, **labels: str) -> float:
+        return self.of(self.agent.scrape(), name, **labels)
+
+    def of(self, metrics: Metrics, name: str, **labels: str) -> float:
+        name = f"kprobe_{name}"
+        return metrics.total(name, **labels) - self._before.total(name, **labels)
+
+    def until(self, least: float, name: str, **labels: str) -> float:
+        """Return the growth once it is at least this: sums of the kernel are read at most once a moment."""
+        seen = [0.0]
+
+        def enough() -> bool:
+            seen.append(self(name, **labels))
+            return seen[-1] >= least
+
+        try:
+            eventually(enough, 5)
+        except AssertionError:
+            raise AssertionError(f"{name}{labels} grew by {seen[-1]}, not by {least}") from None
+        return seen[-1]
+
+
+def network(file: str, group: str, *names: str) -> int:
+    """Return the sum of counters of /proc/net: ``netstat`` and ``snmp`` have a line of names for a group."""
+    lines = [line.split() for line in Path("/proc/net", file).read_text().splitlines()]
+    (titles, values) = [words[1:] for words in lines if words[0] == f"{group}:"]
+    table = dict(zip(titles, map(int, values), strict=True))
+    return sum(table[name] for name in names)
+
+
+def network6(*names: str) -> int:
+    """Return the sum of counters of /proc/net/snmp6."""
+    lines = [line.split() for line in Path("/proc/net/snmp6").read_text().splitlines()]
+    table = {words[0]: int(words[1]) for words in lines}
+    return sum(table[name] for name in names)
+
+
+@contextmanager
+def calls(*functions: str) -> Iterator[Callable[[], Counter[str]]]:
+    """Count calls of functions by kprobes of the test's own; yield a function that returns them so far."""
+    files = MountedTracefs(TRACEFS)
+    files.mkdir(f"instances/{OWN}")
+    try:
+        for name in functions:
+            _append("kprobe_events", f"p:{OWN}/{OWN}_{name} {name}")
+            files.write(f"instances/{OWN}/events/{OWN}/{OWN}_{name}/enable", "1")
+        yield lambda: _hits(files)
+    finally:
+        for name in functions:
+            files.write(f"instances/{OWN}/events/{OWN}/{OWN}_{name}/enable", "0")
+        files.rmdir(f"instances/{OWN}")
+        for name in functions:
+            _append("kprobe_events", f"-:{OWN}/{OWN}_{name}")
+
+
+def _hits(files: MountedTracefs) -> Counter[str]:
+    rows = (line.split() for line in files.read("kprobe_profile").decode().splitlines())
+    prefix = f"{OWN}_"
+    return Counter({row[0].removeprefix(prefix): int(row[1]) for row in rows if row[0].startswith(prefix)})
+
+
+@contextmanager
+def firings(system: str, event: str) -> Iterator[Callable[[], int]]:
+    """Count a tracepoint by a hist trigger of the test's own, its sum returned by what this yields."""
+    files = MountedTracefs(TRACEFS)
+    files.mkdir(f"instances/{OWN}")
+    where = f"instances/{OWN}/events/{system}/{event}"
+    try:
+        files.write(f"{where}/trigger", "hist:keys=common_cpu")
+        yield lambda: _total(files.read(f"{where}/hist").decode())
+    finally:
+        files.write(f"{where}/trigger", "!hist:keys=common_cpu")
+        files.rmdir(f"instances/{OWN}")
+
+
+def _total(text: str) -> int:
+    return int(text.rpartition("Hits:")[2].split()[0])
+
+
+def _append(path: str, line: str) -> None:
+    """Add a definition; the file must not be truncated, which would delete all others."""
+    fd = os.open(TRACEFS / path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, line.encode())
+    finally:
+        os.close(fd)

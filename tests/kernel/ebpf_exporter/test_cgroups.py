@@ -1,0 +1,147 @@
+"""Examples of cgroups: throttling, migrations, statistics, want of memory."""
+
+import mmap
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import has
+from tests.kernel.ebpf_exporter.counted import TIMES, Grown, calls
+from tests.support.forked_child import in_a_child
+from tests.support.patience import eventually
+
+pytestmark = pytest.mark.needs("kprobe_events")
+
+EXAMPLES = ("cfs-throttling", "cgroup", "cgroup-rstat-flushing", "cgroup_id_map", "oomkill")
+
+ROOT = Path("/sys/fs/cgroup")
+MIB = 1 << 20
+
+
+@contextmanager
+def group(name: str, *controllers: str) -> Iterator[Path]:
+    """Yield a new cgroup below the root, or below one that is made as well, with these controllers."""
+    *parents, _ = Path(name).parents
+    made = [ROOT / parent for parent in reversed(parents)]
+    (ROOT / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in controllers))
+    for path in [*made, ROOT / name]:
+        path.mkdir()
+    try:
+        yield ROOT / name
+    finally:
+        for path in [ROOT / name, *reversed(made)]:
+            eventually(partial(_removed, path))
+        (ROOT / "cgroup.subtree_control").write_text(" ".join(f"-{one}" for one in controllers))
+
+
+def _removed(path: Path) -> bool:
+    try:
+        path.rmdir()
+    except OSError:  # its processes have not ended altogether
+        return False
+    return True
+
+
+def within(where: Path, work: Callable[[], object]) -> int:
+    """Do this in a child in the cgroup; return the child's id."""
+
+    def enter() -> None:
+        (where / "cgroup.procs").write_text("0")
+        work()
+
+    return in_a_child(enter)
+
+
+def statistics(where: Path) -> dict[str, int]:
+    lines = (line.split() for line in (where / "cpu.stat").read_text().splitlines())
+    return {name: int(value) for name, value in lines}
+
+
+def test_a_cgroup_is_held_back(grown: Grown) -> None:
+    """A child computes with a tenth of a CPU. The kernel adds up the time itself.
+
+    Its nr_throttled counts periods, of which a queue may be held back for several at once.
+    """
+    name, labels = "cfs_throttling_seconds", {"cgroup": "held-back"}
+    with group("held-back", "cpu") as where, calls("unthrottle_cfs_rq") as made:
+        (where / "cpu.max").write_text("10000 100000")
+        within(where, lambda: _compute(where, 5))
+        eventually(lambda: grown(f"{name}_count", **labels) == made()["unthrottle_cfs_rq"] > 0)
+        counted = statistics(where)
+        metrics = grown.agent.scrape()
+    assert 1 <= grown.of(metrics, f"{name}_count", **labels) <= counted["nr_throttled"]
+    seconds = grown.of(metrics, f"{name}_sum", **labels)
+    assert seconds == pytest.approx(counted["throttled_usec"] / 1e6, rel=0.2)
+
+
+def _compute(where: Path, times: int) -> None:
+    while statistics(where)["nr_throttled"] < times:
+        sum(range(10_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "service"), [("movers", ""), ("system.slice/movers.service", "system.slice/movers.service")]
+)
+def test_tasks_are_moved(grown: Grown, name: str, service: str) -> None:
+    """A child asks for one CPU and then for the other one; the kernel counts the moves itself."""
+    read, write = os.pipe()
+    with group(name) as where:
+        within(where, lambda: os.write(write, str(_move()).encode()))
+        moved = int(os.read(read, 100))
+        metrics = grown.agent.scrape()
+    for fd in (read, write):
+        os.close(fd)
+    assert moved >= TIMES
+    seen = grown.of(metrics, "cgroup_sched_migrations_total", cgroup=f"/{name}")
+    assert seen == moved
+    by_service = grown.of(metrics, "service_sched_migrations_total", service=service)
+    assert by_service >= moved if not service else by_service == moved
+
+
+def _move() -> int:
+    """Move this thread TIMES times; return how often it was moved while it was in its cgroup."""
+    before = _migrations()
+    for number in range(TIMES):
+        os.sched_setaffinity(0, {number % 2})
+    return _migrations() - before
+
+
+def _migrations() -> int:
+    text = Path("/proc/self/sched").read_text()
+    return int(text.partition("se.nr_migrations")[2].split()[1])
+
+
+def test_statistics_are_added_up(grown: Grown) -> None:
+    """Only the test reads a file of this cgroup, at level 2."""
+    function = "cgroup_rstat_flush_locked"
+    with group("outer/statistics") as where, calls(function) as made:
+        before = made()[function]
+        for _ in range(TIMES):
+            statistics(where)
+        counted = made()[function] - before
+        metrics = grown.agent.scrape()
+    seen = grown.of(metrics, "cgroup_rstat_flush_total", level="2")
+    assert TIMES <= seen <= counted
+    if has("events/cgroup/cgroup_rstat_locked"):
+        locked = grown.of(metrics, "cgroup_rstat_locked_total", level="2")
+        assert locked >= TIMES
+
+
+def test_a_cgroup_is_out_of_memory(grown: Grown) -> None:
+    with group("forgetful", "memory") as where:
+        (where / "memory.max").write_text(str(16 * MIB))
+        child = os.fork()
+        if child == 0:
+            (where / "cgroup.procs").write_text("0")
+            with mmap.mmap(-1, 32 * MIB) as much:
+                much.write(bytes(32 * MIB))
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        events = dict(line.split() for line in (where / "memory.events").read_text().splitlines())
+        labels = {"cgroup": "forgetful", "global": "0"}
+        assert grown("oom_kills_by_limit_total", **labels) == int(events["oom_kill"]) == 1

@@ -1,0 +1,415 @@
+"""Calls and pairs of any sort as pages of the ring buffer, and both ways to join them.
+
+What is drawn need not be possible on a real machine: threads may return from calls that they never made.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.ended_threads import CLONE_VFORK, CLONE_VM
+from kprobe_exporter.aggregate.numbers import Numbers
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.aggregate.recipes import join_recipe, record_filters
+from kprobe_exporter.aggregate.series import SeriesLimits
+from kprobe_exporter.config.values import return_type
+from kprobe_exporter.grammar.formula_parser import parse_formula
+from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.condition import Computed
+from kprobe_exporter.model.joins import JoinRecipe, Joins, ThreadEvent
+from kprobe_exporter.model.record_layout import Field, Shape
+from kprobe_exporter.model.values import (
+    STACK_POINTER,
+    TID,
+    TIME,
+    VALUES,
+    Arg,
+    Batch,
+    Join,
+    LabelSpec,
+    Layout,
+    MetricSpec,
+    ProbeMetrics,
+    Record,
+)
+from kprobe_exporter.plan.metric import where
+from kprobe_exporter.source import pages
+from kprobe_exporter.source.binary import BinaryPipe
+from tests.support.page_material import Names, compiled
+from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event, located
+
+THREAD = Field("signed", 4, 4)
+RETURNS = return_type("long")
+
+ENTRY_ARGS = (
+    Arg(STACK_POINTER, "int", unsigned=True),
+    Arg("size", "int"),
+    Arg("name", "str"),
+    Arg("at", "hex"),
+)
+ENTRY_FIELDS = (
+    Field("unsigned", 8, 8, guards=(8,)),
+    Field("signed", 16, 4),
+    Field("dynamic", 20, 4, fault=True),
+    Field("unsigned", 8, 8),
+)
+RETURN_ARGS = (Arg(STACK_POINTER, "int", unsigned=True), Arg("return", "int"), Arg("why", "str"))
+RETURN_FIELDS = (
+    Field("unsigned", 8, 8, guards=(8,)),
+    Field("signed", 24, 8),
+    Field("dynamic", 32, 4, fault=True),
+)
+FIRST_ARGS = (Arg("dev", "int"), Arg("name", "str"), Arg("size", "int"))
+FIRST_FIELDS = (Field("unsigned", 16, 4), Field("dynamic", 20, 4, fault=True), Field("signed", 24, 4))
+OTHER_ARGS = (Arg("name", "str"), Arg("dev", "int"), Arg("size", "int"), Arg("size2", "int"))
+OTHER_FIELDS = (
+    Field("dynamic", 20, 4, fault=True),
+    Field("signed", 16, 4),
+    Field("signed", 24, 4),
+    Field("unsigned", 24, 2, network=True),
+)
+
+
+def shape(number: int, args: tuple[Arg, ...], fields: tuple[Field, ...], size: int, **more: Any) -> Shape:
+    """Return the shape of the event ``number``, which is also its layout_id."""
+    caller = more.pop("caller", None)
+    layout = Layout(number, "p", f"event{number}", "entry", "f", args, **more)
+    return Shape(number, layout, fields, THREAD, caller, size)
+
+
+CALLER = Field("symbol", 16, 8)
+CALL = shape(10, ENTRY_ARGS, ENTRY_FIELDS, 24)
+BACK = shape(11, RETURN_ARGS, RETURN_FIELDS, 36, returns=RETURNS, caller=CALLER)
+USER_CALL = shape(20, ENTRY_ARGS, ENTRY_FIELDS, 24, user=True)
+USER_BACK = shape(21, RETURN_ARGS, RETURN_FIELDS, 36, returns=RETURNS)
+FIRST = shape(30, FIRST_ARGS, FIRST_FIELDS, 28)
+FIRST_TOO = shape(31, OTHER_ARGS, OTHER_FIELDS, 28)
+LAST = shape(32, FIRST_ARGS, FIRST_FIELDS, 28)
+ENTERED = shape(40, FIRST_ARGS, FIRST_FIELDS, 28)
+LEFT = shape(41, RETURN_ARGS, RETURN_FIELDS, 36, returns=RETURNS)
+NEW = shape(
+    50, (Arg("child", "int"), Arg("flags", "int")), (Field("signed", 8, 4), Field("unsigned", 16, 8)), 24
+)
+EXEC = shape(51, (Arg("old", "int"),), (Field("signed", 8, 4),), 12)
+EXIT = shape(52, (), (), 8)
+THREADS = NEW, EXEC, EXIT
+EVENTS = {
+    50: ThreadEvent("started", ("child", "flags")),
+    51: ThreadEvent("executed", ("old",)),
+    52: ThreadEvent("exited"),
+}
+
+
+def condition(text: str) -> Where:
+    return where(parse_formula(text))
+
+
+def computed(name: str, text: str) -> Computed:
+    made = condition(text)
+    return Computed(name, made.fields, made.condition)
+
+
+def joined(number: int, begins: Sequence[Shape], end: Shape, key: tuple[str, ...] = ()) -> Join:
+    """Return a join by this key, or by stack without one, with its arguments as the plan makes them."""
+    shared = [arg for arg in begins[0].layout.args if all(one.layout.place(arg.name) for one in begins)]
+    names = {arg.name for arg in shared} | {STACK_POINTER}
+    args = [arg for arg in (*shared, *end.layout.args) if arg in shared or arg.name not in names]
+    args = [arg for arg in args if arg.name != STACK_POINTER]
+    layout = Layout(
+        number, f"probe{number}", f"probe{number}", "joined", "sym", (*args, Arg("duration", "int"))
+    )
+    layout = replace(layout, returns=end.layout.returns, computed=COMPUTED)
+    return Join(layout, tuple(one.layout for one in begins), end.layout, "key" if key else "stack", key)
+
+
+COMPUTED = (computed("speed", "size * 1000 / (duration % 7)"), computed("sum", "size + duration"))
+JOINS = {
+    one.layout.layout_id: one
+    for one in (
+        joined(60, [CALL], BACK),
+        joined(61, [USER_CALL], USER_BACK),
+        joined(62, [FIRST, FIRST_TOO], LAST, ("dev", "name")),
+        joined(63, [ENTERED], LEFT, ("tid",)),
+    )
+}
+HALVES = {
+    60: (CALL, BACK), 61: (USER_CALL, USER_BACK), 62: (FIRST, FIRST_TOO, LAST), 63: (ENTERED, LEFT),
+}  # fmt: skip
+
+
+def label(name: str) -> LabelSpec:
+    return LabelSpec(name, name)
+
+
+def metrics(number: int) -> ProbeMetrics:
+    """Return metrics of every kind, with fields of both halves."""
+    names = ("name", "why", "tid", "pid", "cpu", "caller", "symbol", "return", "size", "missing")
+    specs = (
+        *(MetricSpec(f"p{number}_{name}_total", "counter", "h", None, (label(name),)) for name in names),
+        MetricSpec(f"p{number}_sizes_total", "counter", "h", "size", (label("name"), label("why"))),
+        MetricSpec(f"p{number}_took", "histogram", "h", "duration", (label("size"),), (5.0, 10.0, 1000.0)),
+        MetricSpec(f"p{number}_last", "gauge", "h", "duration", (label("tid"),)),
+        MetricSpec(f"p{number}_speed", "counter", "h", "speed", (label("sum"),)),
+        MetricSpec(
+            f"p{number}_some_total",
+            "counter",
+            "h",
+            None,
+            (),
+            where=condition("duration > 0.000000005 && size != 2"),
+        ),
+    )
+    returns = JOINS[number].layout.returns
+    return ProbeMetrics(f"probe{number}", specs, (1.0, 4.0), returns, (1e-9, 1e-8, 1e-7))
+
+
+def call(number: int, tid: int, pointer: int, size: int, name: bytes | None) -> bytes:
+    text = b"" if name is None else name + b"\0"
+    return event(number, tid, struct.pack("=Qi", pointer, size), located(24, text), text)
+
+
+def back(number: int, tid: int, pointer: int, value: int, why: bytes | None) -> bytes:
+    text = b"" if why is None else why + b"\0"
+    return event(number, tid, struct.pack("=QQq", pointer, 16 * abs(tid), value), located(36, text), text)
+
+
+def first(number: int, tid: int, dev: int, name: bytes | None, size: int) -> bytes:
+    text = b"" if name is None else name + b"\0"
+    return event(number, tid, struct.pack("=Qi", 0, dev), located(28, text), struct.pack("=i", size), text)
+
+
+def started(tid: int, child: int, flags: int) -> bytes:
+    return event(50, tid, struct.pack("=iiQ", child, 0, flags))
+
+
+def executed(tid: int, old: int) -> bytes:
+    return event(51, tid, struct.pack("=i", old))
+
+
+def exited(tid: int) -> bytes:
+    return event(52, tid)
+
+
+@dataclass
+class Happened:
+    """Draws what happens: threads call and return, by depth, and do what no thread can."""
+
+    random: Random
+    distance: int
+    forks: bool = True
+    stacks: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    cpus: dict[int, int] = field(default_factory=dict)
+
+    def event(self) -> tuple[int, bytes]:
+        """Return a CPU and an event."""
+        random = self.random
+        tid = random.choice([0, 1, 7, 8, 9, -3])
+        if random.random() < 0.2 or tid not in self.cpus:
+            self.cpus[tid] = random.randrange(3)
+        number = random.choices([10, 20, 30, 40, 50], [8, 8, 6, 4, 2])[0]
+        text = random.choice([b"a", b"bb", b"", b"ccccccccc", b"x" * 130, None])
+        size = random.choice([0, 1, 2, -1, 100_000])
+        if number in (10, 20):
+            return self.cpus[tid], self._call(number, tid, text, size)
+        dev = random.choice([1, 2, -1])
+        flags = [0, CLONE_VM, CLONE_VFORK] if self.forks else [CLONE_VM]
+        choices: Mapping[int, Sequence[Callable[[], bytes]]] = {
+            30: [partial(first, one, tid, dev, text, size) for one in (30, 31, 32, 32)],
+            40: [lambda: first(40, tid, dev, text, size), lambda: back(41, tid, 0, size, text)],
+            50: [
+                lambda: started(tid, random.choice([1, 7, 8, 9]), random.choice(flags)),
+                lambda: executed(tid, random.choice([tid, 7, 8])),
+                lambda: exited(tid),
+            ],
+        }
+        return self.cpus[tid], random.choice(choices[number])()
+
+    def _call(self, number: int, tid: int, text: bytes | None, size: int) -> bytes:
+        random = self.random
+        if random.random() < 0.15:
+            pointer = random.choice([0, 8, 4096, 1 << 20, (1 << 20) + 8, (1 << 64) - 8, (1 << 64) - 4096])
+            at = number + random.randrange(2)
+            return call(at, tid, pointer, size, text) if at == number else back(at, tid, pointer, size, text)
+        depth = self.stacks.setdefault((number, tid), [(1 << 20) - 176])
+        if len(depth) > 1 and random.random() < 0.5:
+            pointer = depth.pop()
+            if random.random() < 0.1 and len(depth) > 1:  # a return that was not seen
+                pointer = depth.pop()
+            return back(number + 1, tid, pointer + self.distance, size, text)
+        depth.append(depth[-1] - 16 * random.randint(1, 3))
+        return call(number, tid, depth[-1], size, text)
+
+
+@dataclass
+class Recording:
+    """The pages of some CPUs by round, as a reader finds them, and when each round begins."""
+
+    rounds: list[tuple[int, dict[int, list[bytes]]]]
+
+
+def record(
+    random: Random, steps: int, distance: int, losing: float, *, ties: float = 0, forks: bool = True
+) -> Recording:
+    """Draw events, and write them to pages of which some are lost."""
+    happened = Happened(random, distance, forks)
+    now, rounds = 1000, random.randint(1, 4)
+    events: list[tuple[int, int, bytes]] = []
+    for _ in range(steps):
+        now += 0 if random.random() < ties else random.randint(1, 6)
+        events.append((now, *happened.event()))
+    cuts = [*sorted(random.randint(1000, now) for _ in range(rounds - 1)), now]
+    found: list[tuple[int, dict[int, list[bytes]]]] = [(cut, {}) for cut in cuts]
+    for cpu in range(3):
+        mine = deque(one for one in events if one[1] == cpu)
+        lost = False
+        for number, cut in enumerate(cuts):
+            until = random.randint(cut, cuts[number + 1]) if number + 1 < rounds else now
+            taken = []
+            while mine and mine[0][0] <= until:
+                taken.append(mine.popleft())
+            made = found[number][1].setdefault(cpu, [])
+            while taken:
+                page = Page(taken[0][0] - random.randint(0, 1) * (not lost), flags=MISSED if lost else 0)
+                wanted = random.choice([1, 2, 5, 1000])
+                while taken and wanted and page.room(len(taken[0][2]) + 16):
+                    time, _, payload = taken.pop(0)
+                    page.add(time, payload)
+                    wanted -= 1
+                lost = random.random() < losing
+                if not lost:
+                    made.append(page.render())
+    return Recording(found)
+
+
+class Fed:
+    """A parser that gets its pages from memory."""
+
+    def __init__(self, parser: Any, pages_of: dict[int, deque[bytes]]) -> None:
+        self.parser, self._pages = parser, pages_of
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.parser, name)
+
+    def pull(self, fd: int, cpu: int, most: int) -> int:
+        got = 0
+        while got < most and self._pages[cpu]:
+            self.parser.feed(self._pages[cpu].popleft(), cpu)
+            got += 1
+        return got
+
+    def resume_from(self, before: "Fed") -> None:
+        self.parser.resume_from(before.parser)
+
+
+ALL = frozenset(JOINS)
+
+
+@dataclass(eq=False)
+class Reading:
+    """A parser, the pairing and the numbers, as agent/pipeline.py wires them.
+
+    ``one_by_one``: the pairing gets each record in a batch of its own, so that a thread's exit ends its calls
+    before the next record, as it does in the source.
+    """
+
+    kind: Any
+    most: int = 65_536
+    filters: Mapping[Layout, Where] = field(default_factory=dict)
+    residual: Where | None = None
+    pages: dict[int, deque[bytes]] = field(default_factory=lambda: {cpu: deque[bytes]() for cpu in range(3)})
+
+    def __post_init__(self) -> None:
+        self.numbers = Aggregator("ns", SeriesLimits(10_000, 100_000), lambda number: f"E{number}")
+        self.joins: frozenset[int] = frozenset()
+        self.now = 0
+        self.halves: list[Record] = []
+        self.pairing = Pairing([], self.most)
+        threads = self.pairing.threads
+        self.pairing.follow(
+            NEW.layout,
+            lambda one: threads.started(one[TID], one[VALUES], one[VALUES + 1], one[TIME]),
+        )
+        self.pairing.follow(EXEC.layout, lambda one: threads.executed(one[VALUES], one[TID]))
+        self.pairing.follow(EXIT.layout, lambda one: threads.exited(one[TID], one[TIME]))
+        for number, one in JOINS.items():
+            self.numbers.declare(metrics(number))
+            self.numbers.attach(one.layout, count_hits=True, residual_filter=self.residual, joined=True)
+        self.parser = self._parser(ALL)
+        self.pipe = BinaryPipe(
+            dict.fromkeys(range(3), 0), self.parser, self.consume, 1000, clock=lambda: self.now
+        )
+        self._pair(ALL)
+
+    def _parser(self, joins: frozenset[int]) -> Fed:
+        shapes = [one for number in sorted(joins) for one in HALVES[number]]
+        recipes: dict[int, JoinRecipe] = {}
+        for number in sorted(joins):
+            mine = {
+                one.layout: self.filters[one.layout] for one in HALVES[number] if one.layout in self.filters
+            }
+            made = join_recipe(JOINS[number], metrics(number), self.residual, mine)
+            assert not isinstance(made, str), made
+            recipes[number] = made
+        more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}
+        parser = self.kind(
+            GEOMETRY, [*shapes, *THREADS], Names(), None, True, {}, record_filters([self.filters]),
+            Joins(recipes, EVENTS), **more,
+        )  # fmt: skip
+        return Fed(parser, self.pages)
+
+    def _pair(self, joins: frozenset[int]) -> None:
+        for number in self.joins - joins:
+            self.pairing.remove(JOINS[number])
+        for number in sorted(joins - self.joins):
+            self.pairing.add(JOINS[number])
+        self.joins = joins
+
+    def switch(self, joins: frozenset[int]) -> None:
+        """Reload: only these joins are left."""
+        self._pair(joins)
+        self.consume(Batch())
+        parser = self._parser(joins)
+        self.pipe.adopt(parser)
+        self.parser = parser
+
+    def reset(self, number: int) -> None:
+        """Drop the open halves of a join, as after an interruption."""
+        self.pairing.reset(JOINS[number])
+        self.pipe.drop(number)
+        self.consume(Batch())
+
+    def consume(self, batch: Batch) -> None:
+        records, batch.records = batch.records, []
+        self.numbers.consume(self.pairing.pair(batch))
+        for one in records:
+            self.numbers.consume(self.pairing.pair(Batch([one])))
+        self.halves += [one for one in records if one[0] < NEW.id]
+
+    def read(self, now: int, found: Mapping[int, Sequence[bytes]], *, last: bool = False) -> None:
+        for cpu, some in found.items():
+            self.pages[cpu].extend(some)
+        self.now = now
+        self.pipe.empty(last=last)
+
+    @property
+    def open(self) -> int:
+        return self.parser.open if self.kind.compiled else self.pairing.open
+
+    def result(self) -> tuple[Numbers, int]:
+        return self.numbers.copy(), self.open
+
+
+def both_ways(recording: Recording, between: Callable[[Reading, int], None], **more: Any) -> list[Reading]:
+    """Read a recording with the Python model and with the compiled walk; ``between`` runs after a round."""
+    made = [Reading(pages.PageParser, **more), Reading(compiled.PageParser, **more)]
+    for one in made:
+        for number, (now, found) in enumerate(recording.rounds):
+            one.read(now, found)
+            between(one, number)
+        one.read(now + 1000, {}, last=True)
+    return made

@@ -1,0 +1,120 @@
+"""Calls and pairs that the compiled walk joins come to the same numbers as those that `Pairing` joins."""
+
+import struct
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kprobe_exporter.aggregate.numbers import Numbers
+from kprobe_exporter.model.values import HistogramValue
+from kprobe_exporter.source import binary
+from tests.support.joined_pages import (
+    ALL,
+    CALL,
+    FIRST_TOO,
+    JOINS,
+    Reading,
+    Recording,
+    both_ways,
+    call,
+    condition,
+    record,
+)
+from tests.support.page_material import compiled
+from tests.support.ring_buffer import Page
+
+RANDOM = st.randoms(use_true_random=True)
+STEPS = st.integers(0, 200)
+DRAWN = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=50)
+
+
+def shown(numbers: Numbers) -> Any:
+    """Return all numbers, with what differs only by rounding made equal."""
+    families = {
+        family.name: {
+            key: (value.counts, pytest.approx(value.sum)) if isinstance(value, HistogramValue) else value
+            for key, value in family.samples.items()
+        }
+        for family in numbers.families
+    }
+    return families, numbers._replace(families=())
+
+
+def check(
+    random: Random,
+    recording: Recording,
+    between: Callable[[Reading, int], None] = lambda one, number: None,
+    **more: Any,
+) -> None:
+    """Join both ways, with sums that are handed over very often or at the end of a round; compare."""
+    with patch.object(binary, "MANY", random.choice([2, 50, 8192])):
+        model, walk = both_ways(recording, between, **more)
+    assert not walk.halves, "the walk delivered a half instead of joining it"
+    assert shown(walk.numbers.copy()) == shown(model.numbers.copy())
+    assert walk.open == model.open
+
+
+@given(RANDOM, STEPS, st.sampled_from([0, 8, 16]), st.sampled_from([0, 0.1, 0.4]), st.sampled_from([0, 0.3]))
+@DRAWN
+def test_the_walk_joins_as_the_model_does(
+    random: Random, steps: int, distance: int, losing: float, ties: float
+) -> None:
+    check(random, record(random, steps, distance, losing, ties=ties))
+
+
+@given(RANDOM, STEPS, st.integers(1, 12))
+@DRAWN
+def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None:
+    """Without forks: the model copies the calls of a parent in no order, so which are the oldest is open."""
+    check(random, record(random, steps, 8, 0.05, forks=False), most=most)
+
+
+@given(RANDOM, STEPS)
+@DRAWN
+def test_filters_of_halves_and_of_joined_records(random: Random, steps: int) -> None:
+    filters = {CALL.layout: condition('size >= 1 && name != "bb"'), FIRST_TOO.layout: condition("dev == 1")}
+    residual = condition("duration > 0.000000003 && cpu != 1")
+    check(random, record(random, steps, 8, 0.05), filters=filters, residual=residual)
+
+
+@given(RANDOM, STEPS, st.lists(st.sets(st.sampled_from(sorted(ALL))), min_size=4, max_size=4))
+@DRAWN
+def test_joins_that_stay_keep_their_open_halves_at_a_reload(
+    random: Random, steps: int, joins: list[set[int]]
+) -> None:
+    check(random, record(random, steps, 8, 0.05), lambda one, number: one.switch(frozenset(joins[number])))
+
+
+@given(RANDOM, STEPS, st.sampled_from(sorted(JOINS)))
+@DRAWN
+def test_a_reset_drops_what_is_open(random: Random, steps: int, join: int) -> None:
+    check(random, record(random, steps, 8, 0), lambda one, number: one.reset(join))
+
+
+def test_what_is_drawn_is_joined_in_every_way() -> None:
+    """The tests above compare something: calls, pairs by a key and by thread, unpaired and open halves."""
+    model, walk = both_ways(record(Random(1), 2000, 8, 0.02), lambda one, number: None)
+    numbers = walk.numbers.copy()
+    assert min(numbers.events[f"probe{number}"] for number in JOINS) > 20
+    assert min(numbers.lost_of[f"probe{number}", "unpaired"] for number in JOINS) > 20
+    assert walk.open == model.open > 0
+
+
+def test_the_bound_of_the_bytes_of_open_halves() -> None:
+    """Halves with long strings take no more than 64 MiB; the oldest are unpaired."""
+    number, payload = 17_000, call(10, 5, 1 << 20, 1, b"x" * 4000)
+    size = len(payload)
+    reading = Reading(compiled.PageParser)
+    page = Page(1).add(1, payload).render()
+    at = page.index(struct.pack("=i", 5), 20)
+    for tid in range(number):
+        reading.parser.feed(page[:at] + struct.pack("=i", tid) + page[at + 4 :], 0)
+    reading.read(1000, {}, last=True)
+    unpaired = reading.numbers.copy().lost["unpaired"]
+    assert reading.open + unpaired == number
+    assert (1 << 26) * 63 // 64 - 2 * size < reading.open * size < 1 << 26
