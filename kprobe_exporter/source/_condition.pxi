@@ -120,16 +120,23 @@ cdef bint _compute(const Node* nodes, uint32_t number, const Rec* rec, Num* out)
             return False
         _convert(out, node.is_unsigned)
         return True
-    if not _compute(nodes, node.first, rec, out):
+    if not _operand(nodes, node.first, rec, out):
         return False
     if node.op == NEGATE:
         out.lo = 0 - out.lo
     elif node.op == INVERT:
         out.lo = ~out.lo
-    elif not _compute(nodes, node.first + 1, rec, &right) or not _operate(node, out, &right):
+    elif not _operand(nodes, node.first + 1, rec, &right) or not _operate(node, out, &right):
         return False
     _convert(out, node.is_unsigned)
     return True
+
+
+cdef inline bint _operand(const Node* nodes, uint32_t number, const Rec* rec, Num* out) noexcept nogil:
+    """Compute an operand; a field, which most are, without a call."""
+    if nodes[number].op == FIELD:
+        return _number(&nodes[number].field, rec, out)
+    return _compute(nodes, number, rec, out)
 
 
 cdef inline bint _operate(const Node* node, Num* out, Num* right) noexcept nogil:

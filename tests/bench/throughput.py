@@ -22,6 +22,7 @@ from kprobe_exporter.probing import event_source
 from kprobe_exporter.source import pages
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
+from tests.bench import expression
 from tests.bench.probes import TRACEFS, Put, configured, own_instance, put
 from tests.bench.progress import say
 from tests.bench.table import Table, reached
@@ -49,10 +50,6 @@ probes:
         buckets: [1, 2, 4, 8, 16, 32]
 """
 
-TWO_FIELDS = CONFIG.replace("{return: ret}", "{return: ret, number: __syscall_nr}")
-"""Two fields are read, and one of them is used."""
-
-EXPRESSION = TWO_FIELDS.replace("value: return", "value: return + number")
 MOST_NS = 10
 """Nanoseconds an event that an expression over two fields may cost."""
 
@@ -88,10 +85,8 @@ class Full:
         return TRACEFS / self.instance.path
 
 
-ONE_FIELD_USED, COMPUTED = (
-    "pipeline, binary, two fields read",
-    "pipeline, binary, an expression over two fields",
-)
+ONE_FIELD = "pages in memory, one field as a value"
+COMPUTED = "pages in memory, an expression over two fields"
 FLOOR, WALK = "the floor: raw pages, thrown away", "the walk alone: every event seen and counted"
 JOINED = "calls joined, binary: two events each"
 
@@ -107,9 +102,11 @@ def table() -> Table:
     finally:
         os.sched_setaffinity(0, cpus)
     rates = {name: EVENTS / min(times) for name, times in seconds.items()}
+    costs = expression.nanoseconds()
+    rates |= {ONE_FIELD: 1e9 / costs[expression.ONE_FIELD], COMPUTED: 1e9 / costs[expression.TWO_FIELDS]}
+    more = costs[expression.TWO_FIELDS] - costs[expression.ONE_FIELD]
     text, binary = rates["pipeline, text"], rates["pipeline, binary"]
     scaled = binary / text * SCALE
-    expression = 1e9 / rates[COMPUTED] - 1e9 / rates[ONE_FIELD_USED]
     return Table(
         TITLE,
         f"{EVENTS:,} events of a tracepoint (the return of lseek) wait in the ring buffer, none was lost."
@@ -123,6 +120,7 @@ def table() -> Table:
             "The pipeline is the agent's, on one thread: read, parse, count by two labels (CPU, errno), and"
             " add to a configured histogram and to that of return values.",
             "The floor copies the pages of trace_pipe_raw and looks at nothing.",
+            "Pages in memory are walked and summed into a histogram; that takes no kernel and no aggregator.",
             "awk (mawk) counts by two fields of each line, the CPU and the value, and that is all.",
             "trace-cmd extracts the pages of the same buffer into a file (`record` would want events of its"
             " own; it takes along what waits in the top-level buffer), then prints that file as text,"
@@ -135,8 +133,8 @@ def table() -> Table:
             ),
             reached(
                 f"an expression over two fields at most {MOST_NS} ns an event above one of the fields",
-                f"{max(0, expression):.1f} ns",
-                ok=expression <= MOST_NS,
+                f"{max(0, more):.1f} ns",
+                ok=more <= MOST_NS,
             ),
             reached(
                 "5 million calls/s joined and counted",
@@ -292,8 +290,6 @@ def _check(found: int) -> None:
 CONSUMERS: Mapping[str, tuple[str, Consumer, str]] = {
     "pipeline, text": ("text", _pipeline, CONFIG),
     "pipeline, binary": ("binary", _pipeline, CONFIG),
-    ONE_FIELD_USED: ("binary", _pipeline, TWO_FIELDS),
-    COMPUTED: ("binary", _pipeline, EXPRESSION),
     "pipeline, binary, not compiled": ("binary", _python, CONFIG),
     JOINED: ("binary", _calls, CALLS),
     WALK: ("binary", _walk, CONFIG),
