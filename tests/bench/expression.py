@@ -8,6 +8,7 @@ field is 0, so that both values fall into the same buckets.
 import math
 import struct
 import time
+from typing import Any
 
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.grammar.formula import as_number
@@ -16,7 +17,6 @@ from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.record_layout import Field, Shape
 from kprobe_exporter.model.values import Arg, LabelSpec, Layout, MetricSpec, ProbeMetrics
-from kprobe_exporter.source.binary import PagesParser
 from tests.support.page_material import Names, compiled
 from tests.support.ring_buffer import GEOMETRY, Page, event
 
@@ -46,7 +46,7 @@ def nanoseconds() -> dict[str, float]:
     return best
 
 
-def _parser(value: str) -> PagesParser:
+def _parser(value: str) -> Any:
     tree = parse_formula(value)
     computed = (
         () if NAME.fullmatch(value) else (Computed(value, tuple(sorted(tree.fields)), as_number(tree)),)
@@ -58,5 +58,4 @@ def _parser(value: str) -> PagesParser:
     recipe = source_recipe(layout, ProbeMetrics("seek", (metric,), (), None), None)
     assert recipe is not None
     shape = Shape(7, layout, places, Field("signed", 4, 4), None, 24)
-    parser: PagesParser = compiled.PageParser(GEOMETRY, [shape], Names(), recipes={0: recipe})
-    return parser
+    return compiled.PageParser(GEOMETRY, [shape], Names(), recipes={0: recipe})
