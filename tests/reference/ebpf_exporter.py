@@ -17,7 +17,8 @@ _QUERY = re.compile(r"^#   (\S.*)$", re.MULTILINE)
 
 def document() -> str:
     rows = [
-        [code(path.name), "; ".join(metrics(path)), "; ".join(map(code, queries(path)))] for path in FILES
+        [code(path.name), "; ".join(metrics(path)), "; ".join(map(code, queries(path))) or "none"]
+        for path in FILES
     ]
     shown = table(["file", "metrics with their labels", "queries"], rows)
     return Template("ebpf_exporter.md").filled({"examples": shown})
