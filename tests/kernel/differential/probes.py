@@ -169,7 +169,7 @@ RESIDENT = Probe("resident", "uprobe", "take_value", metrics=(Metric("counter", 
 def configuration(probes: Iterable[Probe], program: str, *, buffer: str = "4MiB") -> str:
     """The text of a configuration file with these probes and this ring buffer of a CPU."""
     written = {
-        "global": {"buffer_size": buffer, "max_series_total": 100_000},
-        "probes": [probe.yaml(program) for probe in (RESIDENT, *probes)],
+        "global": {"buffer_size": buffer, "limit": "none", "max_series_total": 100_000},
+        "probes": [{**probe.yaml(program), "limit": "none"} for probe in (RESIDENT, *probes)],
     }
     return yaml.safe_dump(written, sort_keys=False, default_flow_style=None, width=110)

@@ -48,7 +48,11 @@ def test_requests_and_their_bytes(grown: Grown, device: Path) -> None:
 
 
 def dirtied() -> int:
-    """How many pages have become dirty since the start (/proc/vmstat)."""
+    """How many pages have become dirty since the start (/proc/vmstat).
+
+    Each CPU keeps some of its counts to itself until the other file is read (mm/vmstat.c).
+    """
+    Path("/proc/sys/vm/stat_refresh").read_text()
     table = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
     return int(table["nr_dirtied"])
 

@@ -35,7 +35,7 @@ def test_system_calls_by_name(grown: Grown) -> None:
 def test_caches_of_the_kernel_are_asked_for_memory(grown: Grown) -> None:
     """The name of the program is cut to what the pattern takes: all of it, or a prefix."""
     comm = Path("/proc/self/comm")
-    name = comm.read_text()
+    name = comm.read_text().strip()
     with firings("vmscan", "mm_shrink_slab_end") as made:
         comm.write_text("systemd-shrinks")
         try:
