@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from kprobe_exporter.aggregate.recipes import NANOSECONDS, whole_scale
-from kprobe_exporter.aggregate.series import UNKNOWN, Series, SeriesLimits
+from kprobe_exporter.aggregate.series import UNKNOWN, CellCache, Series, SeriesLimits
 from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Tally
 from kprobe_exporter.model.values import (
     Exemplar,
@@ -102,20 +102,21 @@ class MetricNumbers:
 
     def take(self, spec: MetricSpec) -> Take:
         """Return the function that takes tallies of a probe that declared the metric by this ``spec``."""
-        series, scale, counts = self.series, whole_scale(spec.scale), spec.value is None
+        cell_of = CellCache(self.series, spec.labels)
+        scale, counts = whole_scale(spec.scale), spec.value is None
 
         def add(tally: Tally) -> None:
-            cell = series.cell(tally.key, tally.events)
+            cell = cell_of(tally.key, tally.events)
             cell[0] += tally.events if counts else tally.sum * scale
 
         def keep(tally: Tally) -> None:
             # The tallies of one CPU may come after those of another, and be earlier.
-            cell = series.cell(tally.key, tally.events)
+            cell = cell_of(tally.key, tally.events)
             if tally.time >= cell[1]:
                 cell[:] = tally.sum * scale, tally.time
 
         def spread(tally: Tally) -> None:
-            series.cell(tally.key, tally.events).add(tally, scale)
+            cell_of(tally.key, tally.events).add(tally, scale)
 
         return {"counter": add, "gauge": keep, "histogram": spread}[spec.kind]
 

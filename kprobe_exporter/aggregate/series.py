@@ -52,8 +52,8 @@ class Series(Generic[Cell]):
 
     A cache leads from raw field values to their cell, so that an event of a known label set costs one lookup
     and decodes nothing. The cache is bounded too, since many raw values may decode to one label set. The age
-    of a label set costs the event nothing either: ``expire`` empties the cache, so that a label set still in
-    use goes through ``_look_up`` again, which notes the time.
+    of a label set costs the event nothing either: ``expire`` empties the caches, so that a label set still in
+    use goes through ``look_up`` again, which notes the time.
     """
 
     def __init__(
@@ -69,17 +69,18 @@ class Series(Generic[Cell]):
         self._make = make
         self._limits = limits
         self._failures = failures
-        self._cache: dict[RawKey, Cell] = {}
+        self.generation = 0  # a cache is out of date if it has another one
         self._seen: dict[LabelValues, float] = {}
         self._expired = limits.clock()
         self._overflow = (OVERFLOW,) * len(labels)
         if not labels:
             self.cells[()] = make()
+        self.cell = CellCache(self, labels)
 
-    def cell(self, raw: RawKey, events: int = 1) -> Cell:
-        """Return the cell of these raw values, one for each label, for so many events."""
-        found = self._cache.get(raw)
-        return self._look_up(raw, events) if found is None else found
+    @property
+    def most_raw(self) -> int:
+        """How many raw values a cache may remember, since many of them may decode to one label set."""
+        return 4 * self._limits.max_series
 
     def expire(self) -> None:
         """Remove the label sets that were not seen for the limits' ``ttl``; without one, remove none.
@@ -87,7 +88,7 @@ class Series(Generic[Cell]):
         It runs every quarter of the ``ttl``, so that a label set goes after 1 to 1.25 times that time.
         """
         self._expired = self._limits.clock()
-        self._cache.clear()
+        self.generation += 1
         if self._limits.ttl:
             self.forget(self._limits.ttl)
 
@@ -98,32 +99,29 @@ class Series(Generic[Cell]):
         for key in list(islice(old, most)):
             del self.cells[key], self._seen[key]
             self._limits.used -= 1
-            self._cache.clear()  # it may lead to the cell
+            self.generation += 1  # a cache may lead to the cell
 
     def close(self) -> None:
         """Stop counting the label sets of a removed metric against the limits."""
         self._limits.used -= len(self._seen)
         self._seen.clear()
 
-    def _look_up(self, raw: RawKey, events: int) -> Cell:
-        texts = [self._decode(label, value, events) for label, value in zip(self.labels, raw, strict=True)]
+    def look_up(self, labels: tuple[LabelSpec, ...], raw: RawKey, events: int) -> tuple[Cell, bool]:
+        """Return the cell, and whether it may be cached: a failure and an overflow are counted each time."""
+        texts = [self._decode(label, value, events) for label, value in zip(labels, raw, strict=True)]
         key = tuple(UNKNOWN if text is None else text for text in texts)
         bounded = key not in ((), self._overflow)  # a process may be named __overflow__
         found = self.cells.get(key)
         if found is None:
             if bounded and not self._has_room():
                 self.overflowed += events
-                return self.cells.setdefault(self._overflow, self._make())
+                return self.cells.setdefault(self._overflow, self._make()), False
             found = self.cells[key] = self._make()
             self._limits.used += bounded
         if bounded:
             self._seen.pop(key, None)  # the one that was not seen for longest stays the first
             self._seen[key] = self._limits.clock()
-        if None not in texts:  # a failure is counted at every event, so it must not be cached
-            if len(self._cache) >= 4 * self._limits.max_series:
-                self._cache.clear()
-            self._cache[raw] = found
-        return found
+        return found, None not in texts
 
     def _has_room(self) -> bool:
         """Return whether a label set may be added, after the expired ones were removed.
@@ -147,6 +145,30 @@ class Series(Generic[Cell]):
         if text is None:
             self._failures[failed] += events
         return text
+
+
+class CellCache(Generic[Cell]):
+    """Finds the cells of raw values, one for each label of the probe that declared the metric.
+
+    Probes that share a metric may decode its labels differently, so each has its own.
+    """
+
+    def __init__(self, series: Series[Cell], labels: tuple[LabelSpec, ...]) -> None:
+        self.found: dict[RawKey, Cell] = {}
+        self._series, self._labels, self._generation = series, labels, series.generation
+
+    def __call__(self, raw: RawKey, events: int = 1) -> Cell:
+        """Return the cell for so many events with these raw values."""
+        series = self._series
+        if self._generation != series.generation or len(self.found) >= series.most_raw:
+            self._generation = series.generation
+            self.found.clear()
+        cell = self.found.get(raw)
+        if cell is None:
+            cell, lasts = series.look_up(self._labels, raw, events)
+            if lasts:
+                self.found[raw] = cell
+        return cell
 
 
 def decoded(label: LabelSpec, value: Value) -> tuple[str | None, str]:

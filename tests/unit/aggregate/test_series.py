@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.series import IDLE, LABEL_BYTES, OVERFLOW, UNKNOWN, Series, SeriesLimits, plain
+from kprobe_exporter.aggregate.series import (
+    IDLE,
+    LABEL_BYTES,
+    OVERFLOW,
+    UNKNOWN,
+    CellCache,
+    Series,
+    SeriesLimits,
+    plain,
+)
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.aggregation import RawKey
 from kprobe_exporter.model.values import Decoder, LabelSpec, Value
@@ -129,9 +138,22 @@ def test_every_event_is_counted_once_and_the_cap_holds(names: list[bytes], cap: 
     for name in names:
         metric.count(name)
         assert len(metric.series.cells) <= cap + 1
-        assert len(metric.series._cache) <= 4 * cap
+        assert len(metric.series.cell.found) <= 4 * cap
     assert sum(metric.counts.values()) == len(names)
     assert metric.series.overflowed == metric.counts.get((OVERFLOW,), 0)
+
+
+def test_probes_that_share_a_metric_decode_it_each_in_its_own_way() -> None:
+    metric = Metric(decoded(("map", lambda value: "tcp4" if value == b"tcp_v4_rcv" else None)))
+    udp = decoded(("map", lambda value: "udp4" if value == b"udp_rcv" else None))
+    other = CellCache(metric.series, (udp,))
+    for _ in range(2):
+        metric.count(b"tcp_v4_rcv")
+        other((b"udp_rcv",))[0] += 1
+    assert metric.counts == {("tcp4",): 2, ("udp4",): 2}
+    metric.series.forget(0)  # their cells are gone, and their caches with them
+    other((b"udp_rcv",))[0] += 1
+    assert metric.counts == {("udp4",): 1}
 
 
 def test_what_is_remembered_of_raw_values_is_bounded() -> None:
@@ -139,7 +161,7 @@ def test_what_is_remembered_of_raw_values_is_bounded() -> None:
     metric = Metric(decoded(("sign", lambda value: "positive")), cap=5)
     for number in range(1000):
         metric.count(number)
-        assert len(metric.series._cache) <= 20
+        assert len(metric.series.cell.found) <= 20
     assert metric.counts == {("positive",): 1000}
 
 
