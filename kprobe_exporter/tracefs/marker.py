@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from kprobe_exporter.tracefs.files import Tracefs
 
@@ -15,14 +15,13 @@ def marker_seconds(files: Tracefs, instance: str) -> float:
 
     ``instance`` is the path of one that records nothing yet. Raises OSError.
     """
-    marker = files.open_marker(f"{instance}/trace_marker")
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with ExitStack() as opened:
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        opened.callback(os.close, nowhere)
+        opened.callback(_empty, files, instance)
+        marker = files.open_marker(f"{instance}/trace_marker")
+        opened.callback(os.close, marker)
         rounds = [(_writes(marker), _writes(nowhere)) for _ in range(ROUNDS)]
-    finally:
-        os.close(marker)
-        os.close(nowhere)
-        _empty(files, instance)
     return (min(event for event, _ in rounds) - min(call for _, call in rounds)) / WRITES
 
 

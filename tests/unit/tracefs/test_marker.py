@@ -35,3 +35,14 @@ def test_events_are_written_and_thrown_away(tmp_path: Path, pipe: Path) -> None:
 def test_where_there_is_no_marker_it_is_unknown(tmp_path: Path) -> None:
     with Instance.acquire(FakeTracefs(tmp_path, set()), "a") as instance:
         assert instance.marker_seconds() is None
+
+
+def test_no_descriptor_stays_open_where_dev_null_is_missing(
+    tmp_path: Path, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open trace_marker keeps its instance from being removed."""
+    monkeypatch.setattr(os, "devnull", str(tmp_path / "missing"))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError):
+        marker_seconds(MountedTracefs(tmp_path), ".")
+    assert os.listdir("/proc/self/fd") == before
