@@ -79,10 +79,10 @@ probes:
 """
 
 
-CHARACTERS = """      letters: +u0($arg2):char[3]
+CHARACTERS = """      letters: +0($arg3):char[2]
       letter: +u0($arg2):char"""
-"""Not of the flags: O_CLOEXEC and O_LARGEFILE have a newline as their third byte on arm64, which the kernel
-prints as it is."""
+"""Not the third byte of the flags: on arm64 O_CLOEXEC and O_LARGEFILE make it a newline, which the kernel
+prints as it is. The kernel takes no array in a program's memory."""
 
 
 def kprobes() -> str:
