@@ -92,6 +92,7 @@ KERNELS = {
                 "tests/faults/test_machine.py",
                 "tests/faults/test_privilege.py",
                 "tests/kernel/differential/test_oracles.py",
+                "tests/kernel/ebpf_exporter",
                 "tests/kernel/test_calls.py",
                 "tests/kernel/test_default.py",
                 "tests/kernel/test_doctor.py",

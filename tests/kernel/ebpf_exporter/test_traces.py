@@ -55,7 +55,7 @@ def test_spans_and_log_records(start_agent: StartAgent, receiver: Rotel, tmp_pat
     agent.end()
 
     def spans(name: str) -> int:
-        return len(receiver.found(rf"Name +: ({name})"))
+        return len(receiver.found(rf"kprobe.name: Str\(({name})\)"))
 
     eventually(lambda: spans("block_service") >= TIMES)
     print(receiver.output()[-20_000:])
