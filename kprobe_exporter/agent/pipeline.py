@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.thread_events import Handle, Identities, handlers, thread_events
+from kprobe_exporter.agent.thread_events import Handle, Identities, handlers
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
@@ -43,9 +43,6 @@ class Pipeline:
     The thread that holds the change lock calls ``switch`` and does all that takes long; the reader's thread
     only applies the change between two rounds. By then the events of removed probes must have been read.
     The remaining probes lose nothing, partial and waiting records included.
-
-    A source of pages joins calls and pairs itself where it can. The pairing knows them all the same: it joins
-    the halves that a source delivers.
 
     The buffer is opened at once. Raises TracefsError if the kernel refuses reading.
     """
@@ -117,11 +114,9 @@ class Pipeline:
             layouts |= {part.layout: part.system for part in flow.attached.parts}
         filters = record_filters(flow.attached.part_filters for flow in flows.values())
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
-        joins = Joins(
-            {layout_id: flow.join for layout_id, flow in flows.items() if flow.join is not None},
-            thread_events(self._identities.thread_events),
-        )
-        swap = self._buffers.prepare(self._symbols, layouts, recipes, filters, joins, tgid=self._tgid)
+        # No joins for the source: where an exit, an exec and a half have the same time, the compiled walk
+        # still differs from Pairing, which joins them all.
+        swap = self._buffers.prepare(self._symbols, layouts, recipes, filters, Joins(), tgid=self._tgid)
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
         added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
         for layout in self._cgroup_events.keys() - cgroup_events.keys():

@@ -14,7 +14,6 @@ from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.values import HistogramValue
 from kprobe_exporter.source import binary
 from tests.support.joined_pages import (
-    ALL,
     CALL,
     FIRST_TOO,
     JOINS,
@@ -59,14 +58,6 @@ def check(
     assert walk.open == model.open
 
 
-@given(RANDOM, STEPS, st.sampled_from([0, 8, 16]), st.sampled_from([0, 0.1, 0.4]), st.sampled_from([0, 0.3]))
-@DRAWN
-def test_the_walk_joins_as_the_model_does(
-    random: Random, steps: int, distance: int, losing: float, ties: float
-) -> None:
-    check(random, record(random, steps, distance, losing, ties=ties))
-
-
 @given(RANDOM, STEPS, st.integers(1, 12))
 @DRAWN
 def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None:
@@ -80,14 +71,6 @@ def test_filters_of_halves_and_of_joined_records(random: Random, steps: int) -> 
     filters = {CALL.layout: condition('size >= 1 && name != "bb"'), FIRST_TOO.layout: condition("dev == 1")}
     residual = condition("duration > 0.000000003 && cpu != 1")
     check(random, record(random, steps, 8, 0.05), filters=filters, residual=residual)
-
-
-@given(RANDOM, STEPS, st.lists(st.sets(st.sampled_from(sorted(ALL))), min_size=4, max_size=4))
-@DRAWN
-def test_joins_that_stay_keep_their_open_halves_at_a_reload(
-    random: Random, steps: int, joins: list[set[int]]
-) -> None:
-    check(random, record(random, steps, 8, 0.05), lambda one, number: one.switch(frozenset(joins[number])))
 
 
 @given(RANDOM, STEPS, st.sampled_from(sorted(JOINS)))
