@@ -9,10 +9,10 @@ from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.thread_events import Handle, Identities, handlers
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
+from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.joins import JoinRecipe, Joins
+from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.values import Batch, Join, Layout
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.probing.attach import Attached
@@ -27,11 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class _Flow(NamedTuple):
-    """How the events of one probe flow now: ``recipe`` and ``join`` are what the source does of it."""
+    """How the events of one probe flow now: ``recipe`` is what the source adds up of it."""
 
     attached: Attached
     recipe: Recipe | None
-    join: JoinRecipe | None
     export: Export | None
 
 
@@ -156,12 +155,9 @@ class Pipeline:
             return before
         export = probe.plan.probe.export if self._otlp is not None else None
         if export is not None:
-            return _Flow(attached, None, None, export)
-        metrics, only = probe.plan.metrics, attached.residual_filter
-        if attached.joined is None:
-            return _Flow(attached, source_recipe(attached.layout, metrics, only), None, None)
-        join = join_recipe(attached.joined, metrics, only, attached.part_filters)
-        if isinstance(join, str):
-            log.debug("%s: its events are joined one by one: %s", attached.layout.probe, join)
-            return _Flow(attached, None, None, None)
-        return _Flow(attached, None, join, None)
+            return _Flow(attached, None, export)
+        if attached.joined is not None:
+            return _Flow(attached, None, None)
+        return _Flow(
+            attached, source_recipe(attached.layout, probe.plan.metrics, attached.residual_filter), None
+        )
