@@ -32,6 +32,7 @@ def group() -> Iterator[Path]:
     where.rmdir()
 
 
+@pytest.mark.needs("kprobe_events")  # as in the VM, where the hierarchy of cgroups is the unified one
 def test_calls_of_malloc_by_cgroup(grown: Grown, group: Path, tmp_path: Path) -> None:
     """The program makes this many calls; the start of a C program makes none or few."""
     program = compiled(tmp_path / "allocates", f"#define COUNT {COUNT}\n{ALLOCATES}", "-O0")

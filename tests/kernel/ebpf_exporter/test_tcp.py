@@ -149,8 +149,8 @@ def test_segments_are_sent_again(grown: Grown, host: str, version: str) -> None:
     metric = f"tcp_retransmit_{version}_packets_total"
     most_probes = probes() - probes_before  # those of the scrapes included
     metrics = grown.agent.scrape()
-    assert 1 <= grown.of(metrics, metric, type="tlp", **labels) <= most_probes
-    assert grown.of(metrics, metric, type="retransmit", **labels) >= 1
+    assert 1 <= grown.of(metrics, metric, type="tlp", **labels) <= most_probes, metrics.text
+    assert grown.of(metrics, metric, type="retransmit", **labels) >= 1, metrics.text
     assert grown.of(metrics, metric, **labels) == segments
 
 
