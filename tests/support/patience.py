@@ -36,16 +36,17 @@ def patience(seconds: float) -> float:
     return seconds * slowness()
 
 
-def eventually(true: Callable[[], object], seconds: float = 20) -> None:
+def eventually(true: Callable[[], object], seconds: float = 20, pause: float = 0.02) -> None:
     """Wait until a condition holds that another process or the kernel is about to fulfil.
 
-    Raises AssertionError if it does not hold within `patience(seconds)`.
+    Between two looks it sleeps for `pause` seconds; with 0 its processor stays busy. Raises AssertionError if
+    the condition does not hold within `patience(seconds)`.
     """
     limit = patience(seconds)
     end = time.monotonic() + limit
     while not true():
         assert time.monotonic() < end, f"not true within {limit:.0f} s"
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 @contextmanager
