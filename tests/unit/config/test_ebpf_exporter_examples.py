@@ -27,11 +27,11 @@ def test_each_has_a_configuration_or_a_reason() -> None:
 
 
 def test_each_is_provoked_by_a_test() -> None:
-    """The names of the examples stand in EXAMPLES of one module each; those of traces have no test."""
+    """The names of the examples stand in EXAMPLES of one module each."""
     names = [
         name
         for path in sorted(TESTS.glob("test_*.py"))
         for names in re.findall(r"^EXAMPLES = \((.*?)\)$", path.read_text(), re.MULTILINE | re.DOTALL)
         for name in re.findall(r'"([\w-]+)"', names)
     ]
-    assert sorted(names) == sorted(name for name in FILES if not name.endswith("-trace"))
+    assert sorted(names) == sorted(FILES)
