@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = 60_000
+PAGES = 16_000
 TEXTS = 15_000
 FLAGS = (
     "-fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g -shared -fPIC"
