@@ -1,4 +1,4 @@
-"""The pack for PostgreSQL: its numbers are those of a real server's statistics and of pgbench's log."""
+"""PostgreSQL's pack: its numbers are those of a real server and of pgbench; the dashboard shows them."""
 
 import json
 import re
@@ -18,7 +18,9 @@ from tests.support.usdt_programs import semaphore
 
 pytestmark = pytest.mark.needs("uprobe_events")
 
-PACK = Path(__file__).parents[2] / "examples/packs/postgresql.yaml"
+ROOT = Path(__file__).parents[2]
+PACK = ROOT / "examples/packs/postgresql.yaml"
+DASHBOARD = ROOT / "grafana/dashboards/kprobe-exporter-postgresql.json"
 NAMES = [probe.name for probe in load([PACK], DECODERS).probes]
 HELD = 0.2
 """Seconds for which a lock is held while another session waits for it."""
@@ -186,6 +188,30 @@ def test_each_probe_sees_what_it_is_for(start_agent: StartAgent, server: Server)
     print(after.text)
     assert [name for name in NAMES if not grown(up, after, "hits_total", probe=name)] == []
     assert durations(up, after, "postgresql_plan")[0] > 0
+    assert [selector for selector in _shown() if not _selects(selector, after)] == []
+
+
+def _shown() -> set[tuple[str, str]]:
+    """The metrics in the queries of the dashboard for PostgreSQL, each with its matchers."""
+    text = DASHBOARD.read_text()
+    queries = re.findall(r'"expr": (".*"),?$', text, re.MULTILINE)
+    found = {selector for query in queries for selector in re.findall(r"(\w+){([^}]*)}", json.loads(query))}
+    assert len(found) >= 15
+    return found
+
+
+def _selects(selector: tuple[str, str], metrics: Metrics) -> bool:
+    """Whether a scrape has a sample for which Prometheus' labels job and instance are left out."""
+    name, matchers = selector
+    wanted = [
+        (label, value if operator == "=~" else re.escape(value))
+        for label, operator, value in re.findall(r'(\w+)(=~?)"([^"]*)"', matchers)
+        if label not in ("job", "instance")
+    ]
+    return any(
+        all(re.fullmatch(value, labels.get(label, "")) for label, value in wanted)
+        for labels in metrics.labels(name)
+    )
 
 
 def _blocks(agent: AgentProcess, session: Session) -> None:
