@@ -131,7 +131,11 @@ def postgresql() -> Iterator[Server]:
         settings = [f"--{key}={value}" for key, value in SETTINGS.items()]
         command: list[str | Path] = [program, "-D", "data", "-k", directory, *settings]
         with open(directory / "log", "wb") as log:
-            child = subprocess.Popen(["taskset", "-c", str(CPU), *command], stderr=log, **as_nobody)
+            child = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "INT", "taskset", "-c", str(CPU), *command],
+                stderr=log,
+                **as_nobody,
+            )  # It ends if pytest is killed.
         try:
             server = Server(directory, program)
             eventually(lambda: _is_ready(directory, child), 60)
