@@ -4,12 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from release import deb, wheels
+from release import deb, payload, rpm, wheels
 from release.targets import ROOT, TARGETS, ReleaseError
 
 SUMMARIES = {
     "wheels": "the sdist and the wheels",
-    "packages": "the sdist, the wheels and the Debian packages",
+    "packages": "the sdist, the wheels, and the Debian and RPM packages",
 }
 
 
@@ -17,10 +17,12 @@ def build(command: str, into: Path) -> list[Path]:
     """Build what a command names, and return the files."""
     files = wheels.build(into)
     if command == "packages":
-        packages = [deb.build(target, wheel, into) for target, wheel in zip(TARGETS, files[1:], strict=True)]
-        for package in packages:
-            deb.judge(package)
-        files += packages
+        for target, wheel in zip(TARGETS, files[1:], strict=True):
+            with payload.staged(target, wheel) as staged:
+                for package_format in (deb, rpm):
+                    package = package_format.build(staged, into)
+                    package_format.judge(package)
+                    files.append(package)
     return files
 
 
