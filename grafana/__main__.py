@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grafana import agent, fleet, probe
+from grafana import agent, fleet, postgresql, probe
 from grafana.frame import text
 
 DIRECTORY = Path(__file__).parent / "dashboards"
@@ -10,7 +10,7 @@ DIRECTORY = Path(__file__).parent / "dashboards"
 
 def texts() -> dict[str, str]:
     """The content of each file below dashboards/, by its name."""
-    return {f"{module.UID}.json": text(module.dashboard()) for module in (fleet, probe, agent)}
+    return {f"{module.UID}.json": text(module.dashboard()) for module in (fleet, probe, agent, postgresql)}
 
 
 def main() -> None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.thread_events import Handle, Identities, handlers
+from kprobe_exporter.agent.thread_events import Handle, Identities, handlers, thread_events
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
+from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.joins import Joins
+from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.values import Batch, Join, Layout
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.probing.attach import Attached
@@ -27,10 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class _Flow(NamedTuple):
-    """How the events of one probe flow now: ``recipe`` is what the source adds up of it."""
+    """How the events of one probe flow now: ``recipe`` and ``join`` are what the source does of it."""
 
     attached: Attached
     recipe: Recipe | None
+    join: JoinRecipe | None
     export: Export | None
 
 
@@ -42,6 +43,9 @@ class Pipeline:
     The thread that holds the change lock calls ``switch`` and does all that takes long; the reader's thread
     only applies the change between two rounds. By then the events of removed probes must have been read.
     The remaining probes lose nothing, partial and waiting records included.
+
+    A source of pages joins calls and pairs itself where it can. The pairing knows them all the same: it joins
+    the halves that a source delivers.
 
     The buffer is opened at once. Raises TracefsError if the kernel refuses reading.
     """
@@ -113,9 +117,11 @@ class Pipeline:
             layouts |= {part.layout: part.system for part in flow.attached.parts}
         filters = record_filters(flow.attached.part_filters for flow in flows.values())
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
-        # No joins for the source: where an exit, an exec and a half have the same time, the compiled walk
-        # still differs from Pairing, which joins them all.
-        swap = self._buffers.prepare(self._symbols, layouts, recipes, filters, Joins(), tgid=self._tgid)
+        joins = Joins(
+            {layout_id: flow.join for layout_id, flow in flows.items() if flow.join is not None},
+            thread_events(self._identities.thread_events),
+        )
+        swap = self._buffers.prepare(self._symbols, layouts, recipes, filters, joins, tgid=self._tgid)
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
         added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
         for layout in self._cgroup_events.keys() - cgroup_events.keys():
@@ -155,9 +161,12 @@ class Pipeline:
             return before
         export = probe.plan.probe.export if self._otlp is not None else None
         if export is not None:
-            return _Flow(attached, None, export)
-        if attached.joined is not None:
-            return _Flow(attached, None, None)
-        return _Flow(
-            attached, source_recipe(attached.layout, probe.plan.metrics, attached.residual_filter), None
-        )
+            return _Flow(attached, None, None, export)
+        metrics, only = probe.plan.metrics, attached.residual_filter
+        if attached.joined is None:
+            return _Flow(attached, source_recipe(attached.layout, metrics, only), None, None)
+        join = join_recipe(attached.joined, metrics, only, attached.part_filters)
+        if isinstance(join, str):
+            log.debug("%s: its events are joined one by one: %s", attached.layout.probe, join)
+            return _Flow(attached, None, None, None)
+        return _Flow(attached, None, join, None)

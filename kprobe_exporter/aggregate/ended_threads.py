@@ -61,12 +61,13 @@ class EndedThreads:
         if child in self._ended:
             self.apply()
         self._ended[child] = time - 1  # the copies below began at this time, and stay
-        if clone_flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM:
+        if clone_flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM or parent == child:
             return
         for key in tuple(self._keys.get(parent, ())):
             layout_id, _, region = key
             if self._opened.inherit(key, (layout_id, child, region), time):
                 self._note(child, (layout_id, child, region))
+        self._opened.trim()
 
     def executed(self, old: int, tid: int) -> None:
         """End a program's calls; ``old`` is the id that the thread had before it became ``tid``."""

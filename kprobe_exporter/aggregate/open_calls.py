@@ -52,10 +52,16 @@ class OpenCalls:
             calls.append((place, first))
         self.number += 1
         if self.number > self._most:
-            room = self._most - self._most // 64
-            for oldest in [*islice(self.lists, self.number - room)]:
-                if self.number > room:
-                    self.drop(oldest)
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop the oldest lists, if more is open than the bound allows."""
+        if self.number <= self._most:
+            return
+        room = self._most - self._most // 64
+        for oldest in [*islice(self.lists, self.number - room)]:
+            if self.number > room:
+                self.drop(oldest)
 
     def pop(self, key: Key) -> Record:
         """Remove and return the last first half of a list."""

@@ -120,10 +120,11 @@ def _rows(layout: Layout, group: Group, cgroups: Mapping[str, int], computed: Ma
     take = tuple_getter([place for place, _ in columns])
 
     def rows(records: Sequence[Record], repeated: Sequence[tuple[Record, int]]) -> Rows:
-        counts = Counter(map(take, records))
+        counts = Counter(map(take, reversed(records) if group.last else records))
         for record, number in repeated:
             counts[take(record)] += number
-        counted = counts.items()
+        # A gauge keeps the last one of a time: its rows are in the order in which they came last.
+        counted = [*reversed(counts.items())] if group.last else counts.items()
         return [*map(converted, counted)] if conversions else counted
 
     def converted(counted: tuple[Row, int]) -> tuple[Row, int]:

@@ -1,4 +1,4 @@
-"""Joins two halves as aggregate/matching.py does, and ends those of threads as aggregate/ended_threads.py.
+"""Joins two halves as aggregate/matching.py does.
 
 The classes there explain the rules; tests hold both to the same results.
 """
@@ -7,8 +7,6 @@ cdef enum:  # what an event is for the joins
     NO_PART, BEGIN, END, STARTED, EXECUTED, EXITED
 
 cdef enum:
-    CLONE_VM = 0x100
-    CLONE_VFORK = 0x4000
     STACK_KEY = 12
 
 cdef struct Part:
@@ -110,12 +108,14 @@ cdef OpenHalf* _end_half(Open* open, const Part* part, const Rec* rec, uint8_t* 
         half = NULL if one == NULL else _pop(open, one)
     if half == NULL:
         return NULL
+    if half.way == INHERITED:
+        free(half)
+        return NULL
     if rec.time > open.next_loss:
         _advance(open, rec.time)
-    if half.way != INHERITED and half.time >= open.broken_until and half.time <= rec.time:
+    if half.time >= open.broken_until and half.time <= rec.time:
         return half
-    if half.way != INHERITED:
-        slot.unpaired += 2
+    slot.unpaired += 2
     free(half)
     return NULL
 
@@ -175,137 +175,4 @@ cdef bint _outvoted(Open* open, Slot* slot, const OpenHalf* half, uint64_t read,
         return False
     slot.distance = distance
     memset(slot.votes, 0, sizeof(slot.votes))
-    return True
-
-
-cdef bint _thread_event(Open* open, const Part* part, const Rec* rec, uint8_t* scratch) noexcept nogil:
-    """Apply an event about threads; False if there is no memory."""
-    cdef Num value, flags
-    if open.nbuckets == 0:
-        return True
-    if part.role == EXITED:
-        _exited(open, rec.tid, rec.time)
-        return True
-    if not _number(&part.first, rec, &value):
-        return True
-    if part.role == EXECUTED:
-        return _executed(open, <int32_t>value.lo, rec.tid, scratch)
-    if rec.time:  # what the child has from its parent begins now, and stays
-        _exited(open, <int32_t>value.lo, rec.time - 1)
-    if not _number(&part.second, rec, &flags) or flags.lo & (CLONE_VM | CLONE_VFORK) == CLONE_VM:
-        return True
-    return _inherit(open, rec.tid, <int32_t>value.lo, rec.time)
-
-
-cdef void _exited(Open* open, int32_t tid, uint64_t time) noexcept nogil:
-    """End the halves of a thread that began at this time or earlier."""
-    cdef OpenList* one = open.threads[_thread_bucket(open, tid)]
-    cdef OpenList* following
-    while one != NULL:
-        following = one.right
-        if one.tid == tid:
-            _drop_until(open, one, time)
-        one = following
-
-
-cdef OpenList** _lists_of(Open* open, int32_t tid, bint user, uint32_t* number) noexcept nogil:
-    """Return the lists of a thread, to be freed; ``user``: those of calls of its program. NULL: no memory."""
-    cdef OpenList* first = open.threads[_thread_bucket(open, tid)]
-    cdef OpenList* one = first
-    cdef OpenList** found
-    cdef uint32_t room = 1
-    while one != NULL:
-        room += 1
-        one = one.right
-    number[0] = 0
-    found = <OpenList**>malloc(room * sizeof(OpenList*))
-    one = first
-    while found != NULL and one != NULL:
-        if one.tid == tid and (not user or (open.slots[one.slot].user and open.slots[one.slot].by_stack)):
-            found[number[0]] = one
-            number[0] += 1
-        one = one.right
-    return found
-
-
-cdef bint _inherit(Open* open, int32_t parent, int32_t child, uint64_t time) noexcept nogil:
-    """Copy the calls of a program's functions for a forked child; False if there is no memory."""
-    cdef uint32_t i, number
-    cdef uint8_t[STACK_KEY] key
-    cdef uint64_t hash
-    cdef OpenList* one
-    cdef OpenHalf* half
-    cdef OpenHalf* copied
-    cdef OpenHalf** at
-    cdef OpenList** found
-    if parent == child:
-        return True
-    found = _lists_of(open, parent, True, &number)
-    if found == NULL:
-        return False
-    for i in range(number):
-        memcpy(key, _list_key(found[i]), STACK_KEY)
-        memcpy(key, &child, 4)
-        hash = _hash(key, STACK_KEY, open.seed ^ found[i].slot)
-        one = _find(open, found[i].slot, key, STACK_KEY, hash)
-        if one != NULL:
-            _drop(open, one)
-        one = _new_list(open, found[i].slot, key, STACK_KEY, hash, child, 0)
-        if one == NULL:
-            break
-        at, half = &one.innermost, found[i].innermost
-        while half != NULL:
-            copied = <OpenHalf*>calloc(1, sizeof(OpenHalf))
-            if copied == NULL:
-                break
-            copied.place, copied.time, copied.tid, copied.way = half.place, time, child, INHERITED
-            at[0] = copied
-            at = &copied.outer
-            open.number += 1
-            half = half.outer
-        if one.innermost == NULL:
-            _remove_list(open, one)
-        if half != NULL:
-            break
-    else:
-        free(found)
-        return True
-    free(found)
-    return False
-
-
-cdef bint _executed(Open* open, int32_t old, int32_t tid, uint8_t* scratch) noexcept nogil:
-    """End a program's calls, and give the others to the new id; False if there is no memory."""
-    cdef uint32_t i, number
-    cdef OpenList* one
-    cdef OpenList* other
-    cdef uint64_t value = <uint64_t><int64_t>tid
-    cdef uint8_t* key
-    cdef OpenList** found = _lists_of(open, old, False, &number)
-    if found == NULL:
-        return False
-    for i in range(number, 0, -1):  # the oldest first
-        one = found[i - 1]
-        if open.slots[one.slot].user and open.slots[one.slot].by_stack:
-            _drop(open, one)
-            continue
-        if old == tid:
-            continue
-        key = scratch
-        memcpy(key, _list_key(one), one.length)
-        if open.slots[one.slot].by_stack:
-            memcpy(key, &tid, 4)
-        else:
-            key[one.thread_at] = 1 if tid >= 0 else 2
-            memcpy(key + one.thread_at + 1, &value, 8)
-        other = _find(open, one.slot, key, one.length, _hash(key, one.length, open.seed ^ one.slot))
-        if other != NULL:
-            _drop(open, other)
-        _unlink(open, one)
-        _step_out(open, one)
-        memcpy(_list_key(one), key, one.length)
-        one.hash, one.tid = _hash(key, one.length, open.seed ^ one.slot), tid
-        _link(open, one)
-        _line_up(open, one)
-    free(found)
     return True

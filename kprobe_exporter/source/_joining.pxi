@@ -11,7 +11,7 @@ cdef class Joining(Summing):
     cdef uint32_t _nkinds
     cdef uint64_t _unparsed
     cdef object _shapes, _layout_ids, _batch, _gaps
-    cdef Open* _open  # NULL without joins
+    cdef Open* _open  # NULL without joins and events about threads
     cdef Way* _ways
     cdef uint32_t* _first_ways
     cdef uint32_t _nsingle
@@ -84,7 +84,7 @@ cdef class Joining(Summing):
         return True
 
     cdef int _merge(self, uint64_t limit) noexcept nogil:
-        """Join all queued halves that are not later than ``limit``."""
+        """Join all queued halves that are not later than ``limit``; then end those of threads that ended."""
         cdef uint32_t number = _heapify(self._queues, self._nqueues, self._heap)
         cdef Queue* queue
         cdef const Queued* one
@@ -102,6 +102,7 @@ cdef class Joining(Summing):
                 self._heap[0] = self._heap[number]
             if number > 1:
                 _sift(self._queues, self._heap, number, 0)
+        _apply_ends(self._open)
         return WALKED
 
     cdef inline bint _settle(self, const Queued* one, int32_t cpu) noexcept nogil:
@@ -191,12 +192,12 @@ cdef class Joining(Summing):
         shapes = {shape.layout.layout_id: shape for shape in self._shapes}
         self._queue_of, self._orphans = {}, Counter()
         self._join_ids, self._join_identities, self._way_ids = [], [], []
-        if not joins.recipes:
+        if not joins.recipes and not joins.threads:
             return 0
         self._open = _new_open(len(joins.recipes), int.from_bytes(os.urandom(8), "little"), most)
-        self._first_ways = <uint32_t*>calloc(len(joins.recipes), sizeof(uint32_t))
+        self._first_ways = <uint32_t*>calloc(max(1, len(joins.recipes)), sizeof(uint32_t))
         ways = sum([len(one.join.begins) for one in joins.recipes.values()])
-        self._ways = <Way*>calloc(ways, sizeof(Way))
+        self._ways = <Way*>calloc(max(1, ways), sizeof(Way))
         if self._open == NULL or self._first_ways == NULL or self._ways == NULL:
             raise MemoryError
         for slot, (join, recipe) in enumerate(joins.recipes.values()):

@@ -40,6 +40,8 @@ cdef struct OpenList:  # the bytes of its key follow
     uint64_t hash
     uint32_t slot
     uint32_t length
+    bint of_program  # calls of a program's functions
+    bint handed_on  # a forked child gets them: the thread was not seen to end since the last call
     bint of_thread
     uint32_t thread_at
     int32_t tid
@@ -47,6 +49,11 @@ cdef struct OpenList:  # the bytes of its key follow
 cdef struct Interval:
     uint64_t start
     uint64_t end
+
+cdef struct Ended:  # a thread that ended
+    uint64_t until  # what it began before this moment ends with it
+    int32_t tid
+    int32_t chained  # the next one in its bucket, or -1
 
 cdef struct Open:
     uint64_t seed
@@ -65,15 +72,24 @@ cdef struct Open:
     uint32_t nlosses
     uint64_t next_loss
     uint64_t broken_until
+    Ended* ended  # those whose halves were not searched for yet, one of a thread
+    int32_t* ended_buckets
+    uint32_t nended
+    uint32_t ended_room
 
 
-cdef inline uint8_t* _list_key(OpenList* one) noexcept nogil:
+cdef inline uint8_t* _list_key(const OpenList* one) noexcept nogil:
     return <uint8_t*>one + sizeof(OpenList)
 
 
-cdef inline uint32_t _thread_bucket(const Open* open, int32_t tid) noexcept nogil:
-    cdef uint64_t value = (<uint64_t><uint32_t>tid ^ open.seed) * <uint64_t>0x9E3779B97F4A7C15
-    return <uint32_t>(value >> 32) & (open.nbuckets - 1)
+cdef inline uint32_t _thread_hash(const Open* open, int32_t tid, bint of_program) noexcept nogil:
+    cdef uint64_t value = <uint64_t><uint32_t>tid | <uint64_t>of_program << 32
+    return <uint32_t>((value ^ open.seed) * <uint64_t>0x9E3779B97F4A7C15 >> 32)
+
+
+cdef inline OpenList** _thread_bucket(const Open* open, int32_t tid, bint of_program) noexcept nogil:
+    """Return where the lists of a thread begin. The calls of its program are apart: forks search for them."""
+    return &open.threads[_thread_hash(open, tid, of_program) & (open.nbuckets - 1)]
 
 
 cdef inline OpenList* _find(
@@ -96,15 +112,15 @@ cdef inline OpenList* _find(
 
 cdef void _link(Open* open, OpenList* one) noexcept nogil:
     """Enter a list into both tables."""
-    cdef uint32_t at = one.hash & (open.nbuckets - 1)
-    one.chained = open.buckets[at]
-    open.buckets[at] = one
+    cdef OpenList** at = &open.buckets[one.hash & (open.nbuckets - 1)]
+    one.chained = at[0]
+    at[0] = one
     if one.of_thread:
-        at = _thread_bucket(open, one.tid)
-        one.left, one.right = NULL, open.threads[at]
+        at = _thread_bucket(open, one.tid, one.of_program)
+        one.left, one.right = NULL, at[0]
         if one.right != NULL:
             one.right.left = one
-        open.threads[at] = one
+        at[0] = one
 
 
 cdef void _unlink(Open* open, OpenList* one) noexcept nogil:
@@ -117,7 +133,7 @@ cdef void _unlink(Open* open, OpenList* one) noexcept nogil:
         if one.left != NULL:
             one.left.right = one.right
         else:
-            open.threads[_thread_bucket(open, one.tid)] = one.right
+            _thread_bucket(open, one.tid, one.of_program)[0] = one.right
         if one.right != NULL:
             one.right.left = one.left
 
@@ -176,6 +192,7 @@ cdef OpenList* _new_list(
         return NULL
     memset(one, 0, sizeof(OpenList))
     one.hash, one.slot, one.length, one.tid = hash, slot, length, tid
+    one.of_program = open.slots[slot].user and open.slots[slot].by_stack
     one.of_thread, one.thread_at = thread_at >= 0, thread_at if thread_at >= 0 else 0
     memcpy(_list_key(one), key, length)
     _link(open, one)

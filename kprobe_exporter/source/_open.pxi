@@ -55,13 +55,13 @@ cdef bint _drop_to(Open* open, OpenList* one, uint64_t place) noexcept nogil:
     return False
 
 
-cdef void _drop_until(Open* open, OpenList* one, uint64_t time) noexcept nogil:
-    """Drop the halves of a list that began at this time or earlier."""
+cdef void _drop_before(Open* open, OpenList* one, uint64_t until) noexcept nogil:
+    """Drop the halves of a list that began before a moment."""
     cdef OpenHalf** at = &one.innermost
     cdef OpenHalf* half
     while at[0] != NULL:
         half = at[0]
-        if half.time > time:
+        if half.time >= until:
             at = &half.outer
             continue
         at[0] = half.outer
@@ -113,6 +113,7 @@ cdef bint _put(
         if one.innermost == NULL:
             _remove_list(open, one)
         return False
+    one.handed_on = True
     half.place, half.time, half.tid, half.cpu, half.way = place, rec.time, rec.tid, rec.cpu, way
     memcpy(_half_bytes(half), rec.start, rec.length)
     if open.number > open.most or open.bytes > MOST_OPEN_BYTES:
@@ -163,6 +164,8 @@ cdef void _free_open(Open* open) noexcept:
         _drop(open, open.oldest)
     free(open.buckets)
     free(open.threads)
+    free(open.ended)
+    free(open.ended_buckets)
     free(open.slots)
     free(open)
 

@@ -56,6 +56,7 @@ include "_tally.pxi"
 include "_lists.pxi"
 include "_open.pxi"
 include "_join.pxi"
+include "_ended.pxi"
 include "_queue.pxi"
 include "_summing.pxi"
 include "_joining.pxi"
@@ -149,7 +150,7 @@ cdef class PageParser(Joining):
             self._kinds[number].tables = len(recipe.groups)
             self._add_tables(nodes, tables, recipe, shape)
         self._nsingle = len(tables)
-        joins = joins if joins is not None and joins.recipes else Joins()
+        joins = Joins() if joins is None else joins
         self._add_ways(nodes, tables, joins, most_open or MOST_OPEN)
         self._nodes = <Node*>calloc(max(1, len(nodes)), sizeof(Node))
         self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))

@@ -15,9 +15,12 @@ import pytest
 import yaml
 
 from grafana.__main__ import DIRECTORY, texts
+from kprobe_exporter.config.load import load
+from kprobe_exporter.labels import DECODERS
 from tests.support.dashboard_schema import panels, parts, schema
 
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(DIRECTORY.glob("*.json"))}
+ROOT = DIRECTORY.parents[1]
 PROVISIONING = DIRECTORY.parent / "provisioning"
 
 each = pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
@@ -27,8 +30,10 @@ def queries(dashboard: Any) -> list[Any]:
     return [target for panel in panels(dashboard) for target in panel["targets"]]
 
 
-def test_there_is_a_dashboard_for_the_fleet_for_a_probe_and_for_the_agents() -> None:
-    assert set(DASHBOARDS) == {"kprobe-exporter-fleet", "kprobe-exporter-probe", "kprobe-exporter-agent"}
+def test_there_are_dashboards_for_the_fleet_a_probe_the_agents_and_postgresql() -> None:
+    assert set(DASHBOARDS) == {
+        f"kprobe-exporter-{name}" for name in ("fleet", "probe", "agent", "postgresql")
+    }
 
 
 def test_they_are_what_their_sources_write() -> None:
@@ -96,7 +101,7 @@ class TestDashboard:
         assert variables["datasource"]["type"] == "datasource"
         assert variables["datasource"]["query"] == "prometheus"
         wanted = {"datasource", "job", "instance"}
-        if dashboard["uid"] != "kprobe-exporter-agent":
+        if dashboard["uid"] in ("kprobe-exporter-fleet", "kprobe-exporter-probe"):
             wanted.add("probe")
             assert variables["probe"]["multi"] == (dashboard["uid"] != "kprobe-exporter-probe")
         assert set(variables) == wanted
@@ -169,6 +174,24 @@ class TestDashboard:
         for panel in panels(dashboard):
             letters = [target["refId"] for target in panel["targets"]]
             assert len(set(letters)) == len(letters)
+
+
+def test_what_is_shown_of_postgresql_is_what_its_pack_has() -> None:
+    """Each probe that a query names is in the pack, and each of its metrics is shown."""
+    probes = load([ROOT / "examples/packs/postgresql.yaml"], DECODERS).probes
+    text = "\n".join(target["expr"] for target in queries(DASHBOARDS["kprobe-exporter-postgresql"]))
+    shown = {
+        probe.name
+        for matcher in re.findall(r'probe=~?"([^"]+)"', text)
+        for probe in probes
+        if re.fullmatch(matcher, probe.name)
+    }
+    for matcher in re.findall(r'probe=~?"([^"]+)"', text):
+        assert any(re.fullmatch(matcher, probe.name) for probe in probes), matcher
+    assert shown == {probe.name for probe in probes}
+    metrics = {f"kprobe_{metric.name}" for probe in probes for metric in probe.metrics}
+    named = set(re.findall(r"\b(kprobe_postgresql_\w+?)(?:_bucket|_sum|_count)?{", text))
+    assert named == metrics
 
 
 def test_histograms_are_heatmaps_with_exemplars() -> None:

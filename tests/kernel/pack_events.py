@@ -9,7 +9,9 @@ import socket
 import ssl
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -28,7 +30,10 @@ UDP_PORT = 9125
 CGROUP = "example-packs"
 
 LIBC = ctypes.CDLL(None)
-LIBC.malloc.restype = ctypes.c_void_p
+LIBC.malloc.restype = LIBC.fopen.restype = ctypes.c_void_p
+HELD = 0.02
+"""Seconds for which a lock is held while another thread waits for it."""
+
 PTRACE_TRACEME, PTRACE_ATTACH, PTRACE_SEIZE = 0, 16, 0x4206
 NO_PROCESS = 2**22 + 1
 """A process id above PID_MAX_LIMIT: kernel/pid.c gives it on no machine."""
@@ -280,13 +285,44 @@ def security() -> Iterator[None]:
 
 
 @contextmanager
-def userspace() -> Iterator[None]:
+def libc() -> Iterator[None]:
     resolutions()
-    _tls_writes()
-    _tls_write_without_a_peer()
     for _ in range(TIMES):
         LIBC.free(ctypes.c_void_p(LIBC.malloc(BYTES)))
-    subprocess.run(["/usr/bin/python3", "-ISE", "-c", f"for _ in range({TIMES}): max(*[1, 2])"], check=True)
+    _locked_files()
+    yield
+
+
+def _locked_files() -> None:
+    """Have a thread wait TIMES times for the lock of a stdio file, which is held for HELD seconds."""
+    file = ctypes.c_void_p(LIBC.fopen(b"/dev/null", b"w"))
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(TIMES):
+            LIBC.flockfile(file)
+            waits = other.submit(_lock_and_unlock, file)
+            time.sleep(HELD)
+            LIBC.funlockfile(file)
+            waits.result()
+    LIBC.fclose(file)
+
+
+def _lock_and_unlock(file: ctypes.c_void_p) -> None:
+    LIBC.flockfile(file)
+    LIBC.funlockfile(file)
+
+
+@contextmanager
+def openssl() -> Iterator[None]:
+    _tls_writes()
+    _tls_write_without_a_peer()
+    yield
+
+
+@contextmanager
+def python() -> Iterator[None]:
+    ring = "ring = []; ring.append(ring); del ring"
+    program = f"import gc\nfor _ in range({TIMES}): max(*[1, 2]); {ring}; gc.collect(1)"
+    subprocess.run(["/usr/bin/python3", "-ISE", "-c", program], check=True)
     yield
 
 

@@ -98,6 +98,10 @@ NEW = shape(
 EXEC = shape(51, (Arg("old", "int"),), (Field("signed", 8, 4),), 12)
 EXIT = shape(52, (), (), 8)
 THREADS = NEW, EXEC, EXIT
+RUN = shape(42, FIRST_ARGS, FIRST_FIELDS, 28)
+RUN_AGAIN = shape(43, (), (), 12)._replace(id=EXEC.id)
+RUN_ENDED = shape(44, (), (), 8)._replace(id=EXIT.id)
+"""Halves that are events about threads too."""
 EVENTS = {
     50: ThreadEvent("started", ("child", "flags")),
     51: ThreadEvent("executed", ("old",)),
@@ -135,10 +139,12 @@ JOINS = {
         joined(61, [USER_CALL], USER_BACK),
         joined(62, [FIRST, FIRST_TOO], LAST, ("dev", "name")),
         joined(63, [ENTERED], LEFT, ("tid",)),
+        joined(64, [RUN, RUN_AGAIN], RUN_ENDED, ("tid",)),
     )
 }
 HALVES = {
     60: (CALL, BACK), 61: (USER_CALL, USER_BACK), 62: (FIRST, FIRST_TOO, LAST), 63: (ENTERED, LEFT),
+    64: (RUN, RUN_AGAIN, RUN_ENDED),
 }  # fmt: skip
 
 
@@ -147,13 +153,16 @@ def label(name: str) -> LabelSpec:
 
 
 def metrics(number: int) -> ProbeMetrics:
-    """Return metrics of every kind, with fields of both halves."""
+    """Return metrics of every kind, with fields of both halves.
+
+    A gauge keeps the value of the joined record that began last. Joins with two sorts of first halves have no
+    gauge, because it is not defined which of two is the last that began at the same time.
+    """
     names = ("name", "why", "tid", "pid", "cpu", "caller", "symbol", "return", "size", "missing")
     specs = (
         *(MetricSpec(f"p{number}_{name}_total", "counter", "h", None, (label(name),)) for name in names),
         MetricSpec(f"p{number}_sizes_total", "counter", "h", "size", (label("name"), label("why"))),
         MetricSpec(f"p{number}_took", "histogram", "h", "duration", (label("size"),), (5.0, 10.0, 1000.0)),
-        MetricSpec(f"p{number}_last", "gauge", "h", "duration", (label("tid"),)),
         MetricSpec(f"p{number}_speed", "counter", "h", "speed", (label("sum"),)),
         MetricSpec(
             f"p{number}_some_total",
@@ -164,7 +173,10 @@ def metrics(number: int) -> ProbeMetrics:
             where=condition("duration > 0.000000005 && size != 2"),
         ),
     )
-    returns = JOINS[number].layout.returns
+    join = JOINS[number]
+    if len(join.begins) == 1:
+        specs += (MetricSpec(f"p{number}_last", "gauge", "h", "duration", (label("tid"),)),)
+    returns = join.layout.returns
     return ProbeMetrics(f"probe{number}", specs, (1.0, 4.0), returns, (1e-9, 1e-8, 1e-7))
 
 
@@ -197,11 +209,15 @@ def exited(tid: int) -> bytes:
 
 @dataclass
 class Happened:
-    """Draws what happens: threads call and return, by depth, and do what no thread can."""
+    """Draws what happens: threads call and return, by depth, and do what no thread can.
+
+    ``ending``: the share of threads that start, execute a program and exit, among 30 events.
+    """
 
     random: Random
     distance: int
     forks: bool = True
+    ending: int = 2
     stacks: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     cpus: dict[int, int] = field(default_factory=dict)
 
@@ -211,7 +227,7 @@ class Happened:
         tid = random.choice([0, 1, 7, 8, 9, -3])
         if random.random() < 0.2 or tid not in self.cpus:
             self.cpus[tid] = random.randrange(3)
-        number = random.choices([10, 20, 30, 40, 50], [8, 8, 6, 4, 2])[0]
+        number = random.choices([10, 20, 30, 40, 42, 50], [8, 8, 6, 4, 2, self.ending])[0]
         text = random.choice([b"a", b"bb", b"", b"ccccccccc", b"x" * 130, None])
         size = random.choice([0, 1, 2, -1, 100_000])
         if number in (10, 20):
@@ -221,6 +237,7 @@ class Happened:
         choices: Mapping[int, Sequence[Callable[[], bytes]]] = {
             30: [partial(first, one, tid, dev, text, size) for one in (30, 31, 32, 32)],
             40: [lambda: first(40, tid, dev, text, size), lambda: back(41, tid, 0, size, text)],
+            42: [partial(first, 42, tid, dev, text, size)],
             50: [
                 lambda: started(tid, random.choice([1, 7, 8, 9]), random.choice(flags)),
                 lambda: executed(tid, random.choice([tid, 7, 8])),
@@ -253,10 +270,17 @@ class Recording:
 
 
 def record(
-    random: Random, steps: int, distance: int, losing: float, *, ties: float = 0, forks: bool = True
+    random: Random,
+    steps: int,
+    distance: int,
+    losing: float,
+    *,
+    ties: float = 0,
+    forks: bool = True,
+    ending: int = 2,
 ) -> Recording:
     """Draw events, and write them to pages of which some are lost."""
-    happened = Happened(random, distance, forks)
+    happened = Happened(random, distance, forks, ending)
     now, rounds = 1000, random.randint(1, 4)
     events: list[tuple[int, int, bytes]] = []
     for _ in range(steps):
@@ -287,20 +311,34 @@ def record(
 
 
 class Fed:
-    """A parser that gets its pages from memory."""
+    """A parser that gets its pages from memory.
+
+    It joins or delivers after so many pages instead of events: a thread's end takes effect then, so that both
+    parsers have to do it at the same moments.
+    """
 
     def __init__(self, parser: Any, pages_of: dict[int, deque[bytes]]) -> None:
         self.parser, self._pages = parser, pages_of
+        self.queued = 0  # pages
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.parser, name)
 
+    @property
+    def waiting(self) -> int:
+        return min(self.queued, self.parser.waiting) if self.parser.compiled else self.queued
+
     def pull(self, fd: int, cpu: int, most: int) -> int:
         got = 0
-        while got < most and self._pages[cpu]:
+        while got < min(most, 2) and self._pages[cpu]:
             self.parser.feed(self._pages[cpu].popleft(), cpu)
             got += 1
+        self.queued += got
         return got
+
+    def join(self, batch: Batch | None, until: int | None = None) -> None:
+        self.queued = 0
+        self.parser.join(batch, until)
 
     def resume_from(self, before: "Fed") -> None:
         self.parser.resume_from(before.parser)
@@ -311,11 +349,7 @@ ALL = frozenset(JOINS)
 
 @dataclass(eq=False)
 class Reading:
-    """A parser, the pairing and the numbers, as agent/pipeline.py wires them.
-
-    ``one_by_one``: the pairing gets each record in a batch of its own, so that a thread's exit ends its calls
-    before the next record, as it does in the source.
-    """
+    """A parser, the pairing and the numbers, as agent/pipeline.py wires them."""
 
     kind: Any
     most: int = 65_536
@@ -357,7 +391,7 @@ class Reading:
             recipes[number] = made
         more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}
         parser = self.kind(
-            GEOMETRY, [*shapes, *THREADS], Names(), None, True, {}, record_filters([self.filters]),
+            GEOMETRY, [*THREADS, *shapes], Names(), None, True, {}, record_filters([self.filters]),
             Joins(recipes, EVENTS), **more,
         )  # fmt: skip
         return Fed(parser, self.pages)
@@ -384,11 +418,8 @@ class Reading:
         self.consume(Batch())
 
     def consume(self, batch: Batch) -> None:
-        records, batch.records = batch.records, []
+        self.halves += [one for one in batch.records if one[0] < NEW.id]
         self.numbers.consume(self.pairing.pair(batch))
-        for one in records:
-            self.numbers.consume(self.pairing.pair(Batch([one])))
-        self.halves += [one for one in records if one[0] < NEW.id]
 
     def read(self, now: int, found: Mapping[int, Sequence[bytes]], *, last: bool = False) -> None:
         for cpu, some in found.items():

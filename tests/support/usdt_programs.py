@@ -1,11 +1,16 @@
-"""Programs with USDT probes: compiled without sys/sdt.h, and what readelf says of those on this machine."""
+"""Programs with USDT probes: compiled without sys/sdt.h, as readelf shows them, and their semaphores."""
 
+import os
 import re
+import struct
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+from kprobe_exporter.elf import locate_usdt
+from kprobe_exporter.grammar.target import parse_target
 
 HEADER = r"""
 /* A USDT probe as SystemTap's sys/sdt.h makes it: a nop, and a note that tells where it is. */
@@ -57,3 +62,17 @@ def readelf_notes(paths: Iterable[Path]) -> dict[Path, dict[tuple[str, str], lis
         if notes:
             found[Path(path)] = dict(notes)
     return found
+
+
+def semaphore(pid: int, path: Path, name: str) -> int:
+    """Return the value of a probe's semaphore in the memory of a process; ``name`` is PROVIDER:PROBE."""
+    [counter] = {site.counter for site in locate_usdt(parse_target(f"usdt:{path}:{name}")).sites}
+    assert counter is not None
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        area, rights, offset, *_, mapped = line.split(maxsplit=5)
+        begin, end = (int(number, 16) for number in area.split("-"))
+        start = int(offset, 16)
+        if mapped == str(path) and "w" in rights and start <= counter < start + end - begin:
+            with open(f"/proc/{pid}/mem", "rb") as memory:
+                return int(struct.unpack("<H", os.pread(memory.fileno(), 2, begin + counter - start))[0])
+    raise AssertionError(f"{path} has no writable place {counter:#x} in {pid}")

@@ -106,6 +106,7 @@ KERNELS = {
                 "tests/kernel/test_otlp.py",
                 "tests/kernel/test_packs.py",
                 "tests/kernel/test_pages.py",
+                "tests/kernel/test_postgresql.py",
                 "tests/kernel/test_readme.py",
                 "tests/kernel/test_reload.py",
                 "tests/kernel/test_swapped_files.py",

@@ -76,9 +76,10 @@ def asked(expr: str, probe: str = ".+") -> str:
     return expr
 
 
-def targets() -> Iterator[Any]:
+def targets(*uids: str) -> Iterator[Any]:
     """Each query of each panel; the probe dashboard's for one probe that has all metrics."""
-    for uid, dashboard in DASHBOARDS.items():
+    for uid in uids:
+        dashboard = DASHBOARDS[uid]
         probe = "rename" if uid == "kprobe-exporter-probe" else ".+"
         for panel in panels(dashboard):
             for target in panel["targets"]:
@@ -86,14 +87,25 @@ def targets() -> Iterator[Any]:
                 yield pytest.param(asked(target["expr"], probe), target["instant"], id=name)
 
 
+POSTGRESQL = "kprobe-exporter-postgresql"
+"""The dashboard of a server that the VM lacks; test_postgresql.py shows that its metrics are there."""
+
+
 class TestDashboards:
-    @pytest.mark.parametrize(("expr", "instant"), list(targets()))
+    @pytest.mark.parametrize(("expr", "instant"), list(targets(*sorted(DASHBOARDS.keys() - {POSTGRESQL}))))
     def test_a_query_answers(self, server: Prometheus, expr: str, instant: bool) -> None:
         def answers() -> bool:
             found = server.now(expr) if instant else server.over(expr, 60)
             return any(series.finite for series in found)
 
         eventually(answers)
+
+    @pytest.mark.parametrize(("expr", "instant"), list(targets(POSTGRESQL)))
+    def test_a_query_about_a_missing_server_is_accepted(
+        self, server: Prometheus, expr: str, instant: bool
+    ) -> None:
+        """A query that Prometheus refuses raises AssertionError; its answer may be empty."""
+        server.now(expr) if instant else server.over(expr, 60)
 
     @pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
     def test_its_variables_offer_something(self, server: Prometheus, dashboard: Any) -> None:

@@ -43,8 +43,8 @@ def started(time: int, child: int, flags: int = 0, parent: int = 7) -> Record:
     return (11, time, 0, parent, 70, None, child, flags)
 
 
-def followed(join: Join) -> Pairing:
-    pairing = Pairing([join])
+def followed(join: Join, most_open: int = 65_536) -> Pairing:
+    pairing = Pairing([join], most_open)
     threads = pairing.threads
     pairing.follow(STARTED, lambda record: threads.started(record[TID], record[6], record[7], record[TIME]))
     pairing.follow(EXECUTED, lambda record: threads.executed(record[6], record[TID]))
@@ -136,6 +136,18 @@ def test_a_forked_child_that_ends_lost_no_call(end: Record) -> None:
 
 def test_a_thread_has_none_of_its_parents_calls() -> None:
     assert outcome(IN_PROGRAM, entry(1), started(2, 8, CLONE_VM), ret(3, tid=8), ret(4)) == ([3], 1, 0)
+
+
+def test_a_thread_is_no_child_of_its_own() -> None:
+    assert outcome(IN_PROGRAM, entry(1), started(1, 7), ret(4)) == ([3], 0, 0)
+
+
+def test_forks_do_not_exceed_the_bound_of_open_halves() -> None:
+    pairing = followed(IN_PROGRAM, most_open=20)
+    calls = [entry(1, place=S - 64 * depth) for depth in range(3)]
+    batch = pairing.pair(Batch([*calls, *(started(2, child) for child in range(10, 60))]))
+    assert 0 < pairing.open <= 20
+    assert batch.unpaired.total() == 3
 
 
 def test_keys_of_threads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

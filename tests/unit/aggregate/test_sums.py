@@ -80,6 +80,12 @@ def test_the_last_value_is_that_of_the_latest_time() -> None:
     assert tallies(group, late, early) == [Tally(3, 0, (b"bash",), 2, 7, 2_000)]
 
 
+def test_of_one_time_the_last_record_is_the_last() -> None:
+    group = Group(0, keys=("comm",), value="count", last=True)
+    one, other = record(count=5), record(count=7)
+    assert tallies(group, one, other, one) == [Tally(3, 0, (b"bash",), 3, 5, one[TIME])]
+
+
 def test_records_that_do_not_meet_the_condition_change_nothing() -> None:
     group = Group(0, value="count", where=where(parse_formula('return < 0 && comm != "zsh"')))
     records = [record(-2, 3), record(-2, 4, b"zsh"), record(2, 5), record(2**32 - 1, 6)]

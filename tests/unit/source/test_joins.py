@@ -14,6 +14,7 @@ from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.values import HistogramValue
 from kprobe_exporter.source import binary
 from tests.support.joined_pages import (
+    ALL,
     CALL,
     FIRST_TOO,
     JOINS,
@@ -22,7 +23,10 @@ from tests.support.joined_pages import (
     both_ways,
     call,
     condition,
+    exited,
+    first,
     record,
+    started,
 )
 from tests.support.page_material import compiled
 from tests.support.ring_buffer import Page
@@ -51,18 +55,33 @@ def check(
     **more: Any,
 ) -> None:
     """Join both ways, with sums that are handed over very often or at the end of a round; compare."""
-    with patch.object(binary, "MANY", random.choice([2, 50, 8192])):
+    with patch.object(binary, "MANY", random.choice([1, 3, 8192])):
         model, walk = both_ways(recording, between, **more)
     assert not walk.halves, "the walk delivered a half instead of joining it"
     assert shown(walk.numbers.copy()) == shown(model.numbers.copy())
     assert walk.open == model.open
 
 
+@given(
+    RANDOM,
+    STEPS,
+    st.sampled_from([0, 8, 16]),
+    st.sampled_from([0, 0.1, 0.4]),
+    st.sampled_from([0, 0.3, 0.8]),
+    st.sampled_from([2, 20]),
+)
+@DRAWN
+def test_the_walk_joins_as_the_model_does(
+    random: Random, steps: int, distance: int, losing: float, ties: float, ending: int
+) -> None:
+    check(random, record(random, steps, distance, losing, ties=ties, ending=ending))
+
+
 @given(RANDOM, STEPS, st.integers(1, 12))
 @DRAWN
 def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None:
     """Without forks: the model copies the calls of a parent in no order, so which are the oldest is open."""
-    check(random, record(random, steps, 8, 0.05, forks=False), most=most)
+    check(random, record(random, steps, 8, 0.05, ties=0.2, forks=False, ending=6), most=most)
 
 
 @given(RANDOM, STEPS)
@@ -70,13 +89,22 @@ def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None
 def test_filters_of_halves_and_of_joined_records(random: Random, steps: int) -> None:
     filters = {CALL.layout: condition('size >= 1 && name != "bb"'), FIRST_TOO.layout: condition("dev == 1")}
     residual = condition("duration > 0.000000003 && cpu != 1")
-    check(random, record(random, steps, 8, 0.05), filters=filters, residual=residual)
+    check(random, record(random, steps, 8, 0.05, ties=0.2, ending=6), filters=filters, residual=residual)
+
+
+@given(RANDOM, STEPS, st.lists(st.sets(st.sampled_from(sorted(ALL))), min_size=4, max_size=4))
+@DRAWN
+def test_joins_that_stay_keep_their_open_halves_at_a_reload(
+    random: Random, steps: int, joins: list[set[int]]
+) -> None:
+    recording = record(random, steps, 8, 0.05, ties=0.2, ending=6)
+    check(random, recording, lambda one, number: one.switch(frozenset(joins[number])))
 
 
 @given(RANDOM, STEPS, st.sampled_from(sorted(JOINS)))
 @DRAWN
 def test_a_reset_drops_what_is_open(random: Random, steps: int, join: int) -> None:
-    check(random, record(random, steps, 8, 0), lambda one, number: one.reset(join))
+    check(random, record(random, steps, 8, 0, ties=0.2, ending=6), lambda one, number: one.reset(join))
 
 
 def test_what_is_drawn_is_joined_in_every_way() -> None:
@@ -86,6 +114,36 @@ def test_what_is_drawn_is_joined_in_every_way() -> None:
     assert min(numbers.events[f"probe{number}"] for number in JOINS) > 20
     assert min(numbers.lost_of[f"probe{number}", "unpaired"] for number in JOINS) > 20
     assert walk.open == model.open > 0
+
+
+def both_of(*events: tuple[int, bytes], **more: Any) -> list[Reading]:
+    """Read these events of one CPU, each with its time, both ways."""
+    page = Page(1)
+    for time, payload in events:
+        page.add(time, payload)
+    return both_ways(Recording([(1000, {0: [page.render()]})]), lambda one, number: None, **more)
+
+
+def test_a_pair_may_end_with_the_event_that_ends_its_thread() -> None:
+    for one in both_of((2, first(42, 7, 1, b"a", 1)), (5, exited(7))):
+        numbers = one.numbers.copy()
+        assert (numbers.events["probe64"], numbers.lost_of["probe64", "unpaired"], one.open) == (1, 0, 0)
+
+
+def test_a_call_at_the_time_of_its_threads_exit_ends_with_it() -> None:
+    events = (2, exited(7)), (2, call(10, 7, 1 << 20, 1, b"a")), (2, first(40, 7, 1, b"a", 1))
+    for one in both_of(*events, (3, first(40, 7, 1, b"a", 1))):
+        lost = one.numbers.copy().lost_of
+        assert (lost["probe60", "unpaired"], lost["probe63", "unpaired"], one.open) == (1, 1, 1)
+
+
+def test_forks_do_not_exceed_the_bound_of_open_halves() -> None:
+    calls = [(2, call(20, 7, (1 << 20) - 16 * depth, 1, b"a")) for depth in range(3)]
+    for one in both_of(*calls, *((3, started(7, child, 0)) for child in range(10, 60)), most=20):
+        assert 0 < one.open <= 20
+        assert one.numbers.copy().lost_of["probe61", "unpaired"] == 3, (
+            "the calls of the parent are the oldest"
+        )
 
 
 def test_the_bound_of_the_bytes_of_open_halves() -> None:
