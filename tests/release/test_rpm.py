@@ -31,6 +31,7 @@ from tests.support.agent_process import Metrics
 from tests.support.booted_root import booted, shell
 from tests.support.debian_root import Root
 from tests.support.installed_agent import worked
+from tests.support.readme import reads
 from tests.support.systemd import UNIT, Systemd
 
 INSTANCE = "kp_rpm"
@@ -172,8 +173,9 @@ def test_an_installation_follows_the_preset(system: Systemd, root: Root) -> None
     assert modules(root, "__pycache__/*.cpython-311.pyc")
 
 
-def test_the_service_works(system: Systemd) -> None:
-    shell(system, f"systemctl start {UNIT}")
+@reads(command="systemctl enable --now")
+def test_the_service_works(system: Systemd, command: str) -> None:
+    shell(system, command)
     assert " probes are up" in system.shows("StatusText")
     [info] = Metrics(shell(system, f'python3 -c "{SCRAPE}"')).labels("kprobe_exporter_build_info")
     assert (info["page_parser"], info["version"]) == ("compiled", __version__)
