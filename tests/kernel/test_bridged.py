@@ -193,8 +193,11 @@ def test_probes_with_different_filters_share_a_tracepoint(
     assert ("||" in shown) == (no_eprobes and hist and not more), shown
     assert ("the agent evaluates the filter" in agent.get("/")) == no_eprobes
     other.submit(send).result()
-    metrics = settled(agent, "kprobe_duration_seconds_count", 13, probe="between")
+    settled(agent, "kprobe_duration_seconds_count", 13, probe="between")
     eventually(lambda: agent.scrape().total("kprobe_first_total") == 23)
+    # Hits are read from the kernel apart from the events, and less often.
+    hits = before.value("kprobe_hits_total", probe="first")
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="first") >= hits + 13 + 13 + 10 + 7)
     metrics = agent.scrape()
     assert metrics.value("kprobe_first_total", tid=str(tid)) == 23
     assert metrics.total("kprobe_second_sum_total") == 13 * SECOND
@@ -203,7 +206,6 @@ def test_probes_with_different_filters_share_a_tracepoint(
         for name in names
     }
     assert len(set(grown.values())) == 1, grown
-    assert grown["first"] >= 13 + 13 + 10 + 7
     if more:
         assert metrics.value("kprobe_all_total", sig=str(int(OTHER))) >= 7
         assert metrics.total("kprobe_all_total") == metrics.value("kprobe_hits_total", probe="all")

@@ -39,7 +39,7 @@ def live(running: KernelFiles) -> list[list[DryRunRow]]:
 
 def of_the_kernel(tables: list[list[DryRunRow]]) -> list[list[DryRunRow]]:
     """Without the rows of functions of programs, whose files a saved kernel does not tell of."""
-    return [[row for row in rows if row.kind not in IN_FILE] for rows in tables]
+    return [[row for row in rows if row.target.partition(":")[0] not in IN_FILE] for rows in tables]
 
 
 def against(path: Path, configurations: Sequence[Path] = CONFIGURATIONS) -> list[list[DryRunRow]]:
