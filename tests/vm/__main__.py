@@ -105,8 +105,9 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
 def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: threading.Event) -> list[Result]:
     """Run all suites, or only these of the host. All dependencies are fetched first, to fail early.
 
-    Two suites run at a time, since a guest uses one processor. The host's suites that use this machine's own
-    kernel never run at once, since their agents share it. What killed tests left in it is removed before.
+    Two guests run at a time, since a guest uses one processor, and beside them the host's suites, which often
+    wait. Those that use this machine's own kernel never run at once, since their agents share it. What killed
+    tests left in it is removed before.
     """
     for kernel in kernels:
         image(kernel)
@@ -128,7 +129,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
         if not kernel.core
     ]
     core = [partial(guest_suite, kernel, kernel.core, stop) for kernel in kernels if kernel.core]
-    return _side_by_side([[whole, *most[-1:]], [*own, *most[:-1]]], core, stop)
+    return _side_by_side([[whole, *most[-1:]], most[:-1], own], core, stop)
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:
