@@ -20,7 +20,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 # include/uapi/linux/prctl.h, sched.h, mount.h, capability.h, fcntl.h
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
 CLONE_NEWNS = 0x20000
-MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 MOUNT_ATTR_RDONLY, AT_RECURSIVE, AT_FDCWD = 1, 0x8000, -100
 SYS_MOUNT_SETATTR = 442
 CAPABILITY_VERSION_3 = 0x20080522
@@ -60,11 +60,28 @@ def read_only(*writable: Path) -> Step:
 
     def step() -> None:
         _own_mounts()
-        _set_attributes(Path("/"), recursive=True, on=MOUNT_ATTR_RDONLY)
-        for path in writable:
-            _set_attributes(path, off=MOUNT_ATTR_RDONLY)
+        try:
+            _set_attributes(Path("/"), recursive=True, on=MOUNT_ATTR_RDONLY)
+        except OSError as error:  # mount_setattr(2) came with Linux 5.12
+            if error.errno != errno.ENOSYS:
+                raise
+            _remount_read_only(writable)
+        else:
+            for path in writable:
+                _set_attributes(path, off=MOUNT_ATTR_RDONLY)
 
     return step
+
+
+def _remount_read_only(but: tuple[Path, ...]) -> None:
+    """Make each mount read-only, one by one, with the options that it has."""
+    flags = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        _, _, _, _, target, options, *_ = line.split()
+        kept = sum(flags.get(option, 0) for option in options.split(","))
+        if Path(target) not in but:
+            flag = MS_REMOUNT | MS_BIND | MS_RDONLY | kept
+            _checked(LIBC.mount(None, os.fsencode(target), None, ctypes.c_ulong(flag), None))
 
 
 def mounted_at(source: Path, target: Path) -> Step:

@@ -41,6 +41,12 @@ def switched_off(path: Path) -> Iterator[None]:
         path.write_text("1")
 
 
+def events_of(probe: str, files: MountedTracefs) -> str:
+    """The file that enables a probe's events: a tracepoint's own where the kernel has no eprobes."""
+    own = f"events/kprobe_exporter/{probe}/enable"
+    return own if (files.root / INSTANCE / own).exists() else "events/syscalls/sys_enter_getppid/enable"
+
+
 def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault) -> None:
     """Another process writes 0 to a file of the instance, and the agent restores the 1 without a restart.
 
@@ -48,11 +54,7 @@ def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault
     """
     path, before = f"{INSTANCE}/{file}", suffering.agent.scrape()
     told = suffering.told(fault)
-    probes = [
-        probe
-        for probe in ("ppid", "enters")
-        if file in ("tracing_on", f"events/kprobe_exporter/{probe}/enable")
-    ]
+    probes = [probe for probe in ("ppid", "enters") if file in ("tracing_on", events_of(probe, files))]
     times = 0
     while times < 5:
         times += 1
@@ -76,8 +78,8 @@ def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault
 
 def test_stopped_and_disabled(suffering: Suffering, files: MountedTracefs) -> None:
     wrote_0(suffering, files, "tracing_on", "tracing_off")
-    wrote_0(suffering, files, "events/kprobe_exporter/ppid/enable", "probe_disabled")
-    wrote_0(suffering, files, "events/kprobe_exporter/enters/enable", "probe_disabled")
+    wrote_0(suffering, files, events_of("ppid", files), "probe_disabled")
+    wrote_0(suffering, files, events_of("enters", files), "probe_disabled")
 
 
 def test_deleted(suffering: Suffering, files: MountedTracefs, tracefs: Path) -> None:
