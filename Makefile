@@ -19,7 +19,7 @@ release-packages := iproute2 lintian mmdebstrap python3-dev python3-venv rpm rpm
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist packages dist-test hooks clean .venv
+.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist packages release dist-test hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,10 @@ dist: ## the sdist and the wheels for x86-64 and aarch64, into dist/ (OUTPUT=DIR
 packages: ## as dist, and from the wheels the Debian and the RPM packages for both processors (OUTPUT=DIRECTORY)
 	@scripts/debian-packages lintian rpm rpmlint
 	@$(PYTHON) -m release $(OUTPUT:%=--output %) packages
+
+release: ## packages, SBOM, checksums and tag of a version that is ready; publishes nothing (VERSION=1.2.3)
+	@scripts/debian-packages lintian rpm rpmlint
+	@$(PYTHON) -m release $(OUTPUT:%=--output %) release $(VERSION)
 
 dist-test: .venv/test.stamp ## what make packages builds, installed in bare Debians and run there
 	@scripts/debian-packages $(release-packages)
