@@ -14,12 +14,12 @@ suite-packages := $(vm-packages) bpftrace curl dwarves libseccomp2 php8.2-cli po
 # Programs that build the container image, and run it.
 image-packages := buildah catatonit debootstrap podman runc
 # Programs that make what is released, and a bare Debian to install it in.
-release-packages := iproute2 lintian mmdebstrap python3-dev python3-venv systemd util-linux
+release-packages := iproute2 lintian mmdebstrap python3-dev python3-venv rpm rpmlint systemd util-linux
 # The command that `make demo` runs in the guest.
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist packages dist-test hooks clean .venv
+.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist packages release dist-test hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -73,9 +73,13 @@ fixtures: .venv/test.stamp ## capture tests/fixtures again, from the kernels the
 dist: ## the sdist and the wheels for x86-64 and aarch64, into dist/ (OUTPUT=DIRECTORY)
 	@$(PYTHON) -m release $(OUTPUT:%=--output %) wheels
 
-packages: ## as dist, and from the wheels the Debian packages for amd64 and arm64 (OUTPUT=DIRECTORY)
-	@scripts/debian-packages lintian
+packages: ## as dist, and from the wheels the Debian and the RPM packages for both processors (OUTPUT=DIRECTORY)
+	@scripts/debian-packages lintian rpm rpmlint
 	@$(PYTHON) -m release $(OUTPUT:%=--output %) packages
+
+release: ## packages, SBOM, checksums and tag of a version that is ready; publishes nothing (VERSION=1.2.3)
+	@scripts/debian-packages lintian rpm rpmlint
+	@$(PYTHON) -m release $(OUTPUT:%=--output %) release $(VERSION)
 
 dist-test: .venv/test.stamp ## what make packages builds, installed in bare Debians and run there
 	@scripts/debian-packages $(release-packages)

@@ -3,18 +3,15 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 
 from release import payload, tools
-from release.dependencies import PYTHONS
+from release.payload import MAINTAINER, NAME, Payload
 from release.sources import epoch, normalize
-from release.targets import BUILD, ReleaseError, Target
+from release.targets import BUILD, ReleaseError
 
-NAME = "kprobe-exporter"
-MAINTAINER = "The kprobe_exporter authors <noreply@kprobe-exporter.invalid>"
 DEPENDS = "init-system-helpers (>= 1.54~), libc6 (>= 2.28), libstdc++6"
 
 CONTROL = """\
@@ -26,28 +23,26 @@ Architecture: {architecture}
 Maintainer: {maintainer}
 Installed-Size: {size}
 Depends: {depends}
-Description: Linux kprobes, through tracefs, as Prometheus metrics
- An agent that installs kprobes, uprobes and tracepoints named in a YAML file,
- and serves their hits, return values, errors and durations to Prometheus. It
- can send single events to OpenTelemetry. It brings its dependencies with it.
+Description: {summary}
+ {description}
 """
 
 
-def build(target: Target, wheel: Path, into: Path, pythons: Sequence[str] = PYTHONS) -> Path:
-    """Build the package for a processor and these Pythons from the agent's wheel, and return its file."""
+def build(files: Payload, into: Path) -> Path:
+    """Build the package for a processor, and return its file."""
     into.mkdir(parents=True, exist_ok=True)
     version = payload.version()
-    package = into / f"{NAME}_{version}_{target.debian}.deb"
+    package = into / f"{NAME}_{version}_{files.target.debian}.deb"
     with tempfile.TemporaryDirectory(dir=BUILD, prefix="deb-") as name:
         tree = Path(name) / "tree"
-        payload.lay_out(target, wheel, tree, pythons)
+        files.copy(tree)
         overrides = tree / "usr/share/lintian/overrides" / NAME
         overrides.parent.mkdir(parents=True)
         shutil.copy(payload.PACKAGE / "lintian-overrides", overrides)
         changelog = Path(name) / "changelog"
         changelog.write_text(_changelog(version))
         payload.compress(changelog, tree / payload.DOCUMENTATION / "changelog.Debian.gz")
-        _control(target, version, tree, pythons)
+        _control(files, version, tree)
         normalize(tree)
         options = ("--root-owner-group", "--threads-max=1", "-Zxz", "-z1")
         tools.run("dpkg-deb", *options, "--build", tree, package)
@@ -59,19 +54,20 @@ def judge(package: Path) -> None:
     tools.run("lintian", "--fail-on=error", "--allow-root", package)
 
 
-def _control(target: Target, version: str, tree: Path, pythons: Sequence[str]) -> None:
+def _control(files: Payload, version: str, tree: Path) -> None:
     control = tree / "DEBIAN"
     control.mkdir()
-    major, minor = pythons[-1].split(".")
     size = sum(path.lstat().st_size for path in tree.rglob("*") if path.is_file()) // 1024
     (control / "control").write_text(
         CONTROL.format(
             name=NAME,
             version=version,
-            architecture=target.debian,
+            architecture=files.target.debian,
             maintainer=MAINTAINER,
             size=size,
-            depends=f"python3 (>= {pythons[0]}), python3 (<< {major}.{int(minor) + 1}~), {DEPENDS}",
+            depends=f"python3 (>= {files.pythons[0]}), python3 (<< {files.after_newest}~), {DEPENDS}",
+            summary=payload.SUMMARY,
+            description=payload.DESCRIPTION.replace("\n", "\n "),
         )
     )
     (control / "conffiles").write_text("".join(f"/{name}\n" for name in payload.CONFIGURATION))

@@ -1,15 +1,27 @@
-"""The files that a package installs, laid out below a directory."""
+"""The files that a package installs, laid out below a directory, and what all formats say about it."""
 
 import gzip
+import os
 import shutil
+import tempfile
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from release import dependencies
 from release.sources import normalize
-from release.targets import ROOT, ReleaseError, Target
+from release.targets import BUILD, ROOT, ReleaseError, Target
+
+NAME = "kprobe-exporter"
+MAINTAINER = "The kprobe_exporter authors <noreply@kprobe-exporter.invalid>"
+SUMMARY = "Linux kprobes, through tracefs, as Prometheus metrics"
+DESCRIPTION = """\
+An agent that installs kprobes, uprobes and tracepoints named in a YAML file,
+and serves their hits, return values, errors and durations to Prometheus. It
+can send single events to OpenTelemetry. It brings its dependencies with it."""
 
 PACKAGE = ROOT / "deploy/package"
 HOME = "opt/kprobe_exporter"
@@ -31,6 +43,34 @@ FILES = {
 
 VARYING = ("RECORD", "WHEEL")
 """Files of a .dist-info that differ between the wheels of one package, and that only pip reads."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What the packages for one processor are made of: their files below ``tree``."""
+
+    target: Target
+    pythons: Sequence[str]
+    tree: Path
+
+    @property
+    def after_newest(self) -> str:
+        """The first Python that the modules are not for."""
+        major, minor = self.pythons[-1].split(".")
+        return f"{major}.{int(minor) + 1}"
+
+    def copy(self, into: Path) -> None:
+        """Copy the files to a new directory, as hard links."""
+        shutil.copytree(self.tree, into, symlinks=True, copy_function=os.link)
+
+
+@contextmanager
+def staged(target: Target, wheel: Path, pythons: Sequence[str] = dependencies.PYTHONS) -> Iterator[Payload]:
+    """Lay out the files of a processor's packages, with the agent from its wheel, until the block ends."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD, prefix="payload-") as name:
+        lay_out(target, wheel, Path(name), pythons)
+        yield Payload(target, pythons, Path(name))
 
 
 def version() -> str:

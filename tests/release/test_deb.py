@@ -5,17 +5,18 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
 
 from kprobe_exporter import __version__
-from release import deb, payload
+from release import payload
 from release.dependencies import LOCK
 from release.targets import AMD64, ARM64, ROOT, TARGETS, ReleaseError, Target
 from tests.conftest import needs_tracefs
+from tests.release.packages import CONFIG, MINE, OWN_CONFIG, PLACES, SCRAPE, Packages, instance
 from tests.support import debian_root
 from tests.support.agent_process import Metrics
 from tests.support.booted_root import booted, shell
@@ -24,16 +25,7 @@ from tests.support.installed_agent import worked
 from tests.support.readme import reads
 from tests.support.systemd import UNIT, Systemd
 
-CONFIG = Path("etc/kprobe_exporter/probes.yaml")
-OWN_CONFIG = Path("etc/kprobe_exporter/own.yaml")
 INSTANCE = "kp_deb"
-MINE = "probes: [{name: fork, attach: 'tracepoint:sched:sched_process_fork'}]\n"
-PLACES = (
-    "etc/kprobe_exporter",
-    "etc/default/kprobe_exporter",
-    "opt/kprobe_exporter",
-    "usr/bin/kprobe-exporter",
-)
 
 LISTED = f"""
 import sys
@@ -42,18 +34,11 @@ from importlib.metadata import distributions
 for one in distributions():
     print(one.name.lower().replace('_', '-').replace('.', '-'), one.version)
 """
-SCRAPE = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:10435/metrics').read().decode())"
-
-
-def build(target: Target, built: list[Path], directory: Path) -> Path:
-    """The package with the modules for the Pythons of Debian 12 and 13 alone, which is quicker to build."""
-    [wheel] = [file for file in built if file.name.endswith(f"{target.platform}.whl")]
-    return deb.build(target, wheel, directory, pythons=["3.11", "3.13"])
 
 
 @pytest.fixture(scope="module")
-def package(built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(AMD64, built, tmp_path_factory.mktemp("deb"))
+def package(packages: Mapping[Target, Packages]) -> Path:
+    return packages[AMD64].deb
 
 
 @pytest.fixture(scope="module")
@@ -75,28 +60,20 @@ def system(root: Root, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sys
         manager.inside("systemctl", "stop", UNIT)  # in case a test failed
 
 
-def instance() -> Path:
-    return Path("/sys/kernel/tracing/instances") / INSTANCE
-
-
 @reads(command="make packages")
-def test_the_packages_for_every_python_please_lintian(tmp_path: Path, command: str) -> None:
-    """The command fails if lintian finds an error."""
+def test_the_packages_for_every_python_please_their_judges(tmp_path: Path, command: str) -> None:
+    """The command fails if lintian or rpmlint finds an error."""
     variables = [f"OUTPUT={tmp_path}", f"PYTHON={sys.executable}"]
     subprocess.run([*shlex.split(command), *variables], cwd=ROOT, stdin=subprocess.DEVNULL, check=True)
     expected = {f"kprobe-exporter_{__version__}_{target.debian}.deb" for target in TARGETS}
-    assert {file.name for file in tmp_path.glob("*.deb")} == expected
-
-
-def test_another_build_gives_the_same_bytes(package: Path, built: list[Path], tmp_path: Path) -> None:
-    assert build(AMD64, built, tmp_path).read_bytes() == package.read_bytes()
+    expected |= {f"kprobe-exporter-{__version__}-1.{target.machine}.rpm" for target in TARGETS}
+    assert {file.name for file in tmp_path.iterdir() if file.suffix in (".deb", ".rpm")} == expected
 
 
 def test_a_package_has_the_modules_of_its_processor(
-    built: list[Path], target: Target, tmp_path: Path
+    packages: Mapping[Target, Packages], target: Target, tmp_path: Path
 ) -> None:
-    package = build(target, built, tmp_path)
-    subprocess.run(["dpkg-deb", "--raw-extract", package, tmp_path / "tree"], check=True)
+    subprocess.run(["dpkg-deb", "--raw-extract", packages[target].deb, tmp_path / "tree"], check=True)
     assert f"\nArchitecture: {target.debian}\n" in (tmp_path / "tree/DEBIAN/control").read_text()
     machines = set()
     for module in (tmp_path / "tree" / payload.HOME).rglob("*.so*"):
@@ -136,7 +113,7 @@ def test_it_installs_offline_and_works(system: Systemd, command: str) -> None:
     [info] = metrics.labels("kprobe_exporter_build_info")
     assert (info["page_parser"], info["version"]) == ("compiled", __version__)
     assert metrics.value("kprobe_hits_total", probe="exec") >= 23
-    assert instance().exists()
+    assert instance(INSTANCE).exists()
     shell(system, f"kprobe-exporter check /{CONFIG}")
 
 
@@ -194,9 +171,9 @@ def test_an_upgrade_keeps_the_configuration_and_restarts(
 def test_a_removal_leaves_the_kernel_clean_and_keeps_the_configuration(system: Systemd, root: Root) -> None:
     """Even where the agent was killed, and its instance is still there."""
     shell(system, f"systemctl kill --signal=KILL {UNIT}")
-    assert instance().exists()
+    assert instance(INSTANCE).exists()
     shell(system, "dpkg --remove kprobe-exporter")
-    assert not instance().exists()
+    assert not instance(INSTANCE).exists()
     assert system.inside("systemctl", "is-active", UNIT).stdout.strip() in ("inactive", "failed")
     assert (root.directory / CONFIG).read_text() == MINE
     assert (root.directory / OWN_CONFIG).exists()
