@@ -22,7 +22,7 @@ def test_the_version_is_exact_and_the_one_that_is_tested(name: str) -> None:
 
 @pytest.mark.parametrize("extension", EXTENSIONS, ids=lambda extension: extension["name"])
 def test_a_source_distribution_gets_every_file_that_is_included(extension: dict[str, Any]) -> None:
-    included = set()
+    included: set[str] = set()
     for source in map(Path, extension["sources"]):
         names = re.findall(r'^include "(.+)"', (ROOT / source).read_text(), re.MULTILINE)
         included.update(str(source.with_name(name)) for name in names)
