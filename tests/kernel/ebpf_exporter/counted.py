@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from kprobe_exporter.tracefs.files import MountedTracefs
@@ -63,22 +63,27 @@ def network6(*names: str) -> int:
     return sum(table[name] for name in names)
 
 
+def present(*functions: str) -> str:
+    """The first of these functions that this kernel has: it was renamed once."""
+    found = {line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines()}
+    return next(name for name in functions if name in found)
+
+
 @contextmanager
 def calls(*functions: str) -> Iterator[Callable[[], Counter[str]]]:
     """Count calls of functions by kprobes of the test's own; yield a function that returns them so far."""
-    files = MountedTracefs(TRACEFS)
-    files.mkdir(f"instances/{OWN}")
-    try:
+    with ExitStack() as undo:
+        files = MountedTracefs(TRACEFS)
         for name in functions:
             _append("kprobe_events", f"p:{OWN}/{OWN}_{name} {name}")
-            files.write(f"instances/{OWN}/events/{OWN}/{OWN}_{name}/enable", "1")
+            undo.callback(_append, "kprobe_events", f"-:{OWN}/{OWN}_{name}")
+        files.mkdir(f"instances/{OWN}")
+        undo.callback(files.rmdir, f"instances/{OWN}")
+        for name in functions:
+            enable = f"instances/{OWN}/events/{OWN}/{OWN}_{name}/enable"
+            files.write(enable, "1")
+            undo.callback(files.write, enable, "0")
         yield lambda: _hits(files)
-    finally:
-        for name in functions:
-            files.write(f"instances/{OWN}/events/{OWN}/{OWN}_{name}/enable", "0")
-        files.rmdir(f"instances/{OWN}")
-        for name in functions:
-            _append("kprobe_events", f"-:{OWN}/{OWN}_{name}")
 
 
 def _hits(files: MountedTracefs) -> Counter[str]:
@@ -89,20 +94,34 @@ def _hits(files: MountedTracefs) -> Counter[str]:
 
 @contextmanager
 def firings(system: str, event: str) -> Iterator[Callable[[], int]]:
-    """Count a tracepoint by a hist trigger of the test's own, its sum returned by what this yields."""
-    files = MountedTracefs(TRACEFS)
-    files.mkdir(f"instances/{OWN}")
-    where = f"instances/{OWN}/events/{system}/{event}"
-    try:
-        files.write(f"{where}/trigger", "hist:keys=common_cpu")
-        yield lambda: _total(files.read(f"{where}/hist").decode())
-    finally:
-        files.write(f"{where}/trigger", "!hist:keys=common_cpu")
-        files.rmdir(f"instances/{OWN}")
+    """Count a tracepoint by a hist trigger of the test's own, its sum returned by what this yields.
+
+    Without hist triggers it is recorded, and counted by what the ring buffers tell of their events.
+    """
+    with ExitStack() as undo:
+        files = MountedTracefs(TRACEFS)
+        own = TRACEFS / f"instances/{OWN}"
+        files.mkdir(f"instances/{OWN}")
+        undo.callback(files.rmdir, f"instances/{OWN}")
+        where = f"instances/{OWN}/events/{system}/{event}"
+        if (TRACEFS / where / "hist").exists():
+            files.write(f"{where}/trigger", "hist:keys=common_cpu")
+            undo.callback(files.write, f"{where}/trigger", "!hist:keys=common_cpu")
+            yield lambda: _total(files.read(f"{where}/hist").decode())
+        else:
+            files.write(f"{where}/enable", "1")
+            undo.callback(files.write, f"{where}/enable", "0")
+            yield lambda: sum(map(_recorded, own.glob("per_cpu/cpu*/stats")))
 
 
 def _total(text: str) -> int:
     return int(text.rpartition("Hits:")[2].split()[0])
+
+
+def _recorded(stats: Path) -> int:
+    """All events of a CPU: those that are there, and those that were overwritten or not taken."""
+    table = dict(line.split(": ") for line in stats.read_text().splitlines())
+    return sum(int(table[name]) for name in ("entries", "overrun", "commit overrun", "dropped events"))
 
 
 def _append(path: str, line: str) -> None:

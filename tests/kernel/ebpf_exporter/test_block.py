@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import READ_EVERY
-from tests.kernel.ebpf_exporter.counted import TIMES, Grown, calls
+from tests.kernel.ebpf_exporter.counted import TIMES, Grown, calls, present
 from tests.support.agent_process import AgentProcess
 from tests.support.block_devices import completed, null_block, statistics
 
@@ -58,12 +58,12 @@ def dirtied() -> int:
 
 
 OPERATIONS = {
-    "page_cache_add": "filemap_add_folio",
-    "page_cache_access": "folio_mark_accessed",
-    "page_cache_dirty": "__folio_mark_dirty",
-    "buffer_dirty": "mark_buffer_dirty",
+    "page_cache_add": ("filemap_add_folio", "add_to_page_cache_lru"),
+    "page_cache_access": ("folio_mark_accessed", "mark_page_accessed"),
+    "page_cache_dirty": ("__folio_mark_dirty", "account_page_dirtied"),
+    "buffer_dirty": ("mark_buffer_dirty",),
 }
-"""The functions of Linux 5.16 and later, by probe."""
+"""The functions of Linux 5.16 and later by probe, each before that of older kernels."""
 
 
 def test_the_page_cache(agent: AgentProcess, device: Path) -> None:
@@ -71,7 +71,8 @@ def test_the_page_cache(agent: AgentProcess, device: Path) -> None:
 
     The counts of a shorter and of a longer time enclose the agent's, which may be READ_EVERY old.
     """
-    with calls(*OPERATIONS.values()) as made:
+    operations = {probe: present(*names) for probe, names in OPERATIONS.items()}
+    with calls(*operations.values()) as made:
         longer = made()
         time.sleep(READ_EVERY)
         grown = Grown(agent)
@@ -90,7 +91,7 @@ def test_the_page_cache(agent: AgentProcess, device: Path) -> None:
         most = made()
         os.close(fd)
     assert pages >= TIMES
-    for probe, function in OPERATIONS.items():
+    for probe, function in operations.items():
         counted = least[function] - shorter[function]
         assert counted >= TIMES, function
         seen = grown.of(metrics, "hits_total", probe=probe)
