@@ -16,11 +16,13 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.features import TRIAL
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.ownership import mark
+from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.foreign import PROBES, foreign_things
 from tests.support.forked_child import become_nobody, in_a_child
 from tests.support.leftovers import definitions, instances
 from tests.support.patience import eventually
+from tests.vm.kernels import FPROBES, HIST
 
 FTRACE_ENABLED = Path("/proc/sys/kernel/ftrace_enabled")
 
@@ -43,10 +45,10 @@ def test_what_it_finds(tracefs: Path) -> None:
 
 
 @pytest.mark.needs("kprobe_events")
-def test_a_kernel_of_a_distribution_can_do_nearly_everything(tracefs: Path) -> None:
+def test_a_kernel_of_a_distribution_can_do_nearly_everything() -> None:
     less = {name for name, check in diagnose().items() if check["state"] == "no"}
-    has_fprobes = "f[:[<group>/][<event>]]" in (tracefs / "README").read_text()
-    assert less == (set() if has_fprobes else {"fprobe"})
+    needs = {"eprobe": "<attached-group>.<attached-event>", "fprobe": FPROBES, "hist": HIST}
+    assert less == {name for name, feature in needs.items() if not has(feature)}
 
 
 def test_the_table_holds_the_same(tracefs: Path) -> None:
