@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+from kprobe_exporter.btf.prototypes import Btf
 from kprobe_exporter.tracefs.mount import mounted
 from tests.bench.checks import require_up
 from tests.bench.firing_guest import append
@@ -46,10 +47,15 @@ class Kernel:
         self._instance = root / "instances" / GROUP
 
     def accepted(self, count: int) -> list[str]:
-        """The first functions that the kernel lists and lets be probed."""
+        """The first functions that the kernel lists and lets be probed, with a first parameter of 64 bits."""
         listed = (self._root / "available_filter_functions").read_text().splitlines()
+        names = list(filter(FUNCTION.fullmatch, dict.fromkeys(listed)))
+        prototypes = Btf(lambda name: Path("/sys/kernel/btf", name).read_bytes()).prototypes(names)
         found: list[str] = []
-        for name in filter(FUNCTION.fullmatch, dict.fromkeys(listed)):
+        for name in names:
+            parameters = prototypes[name].params if name in prototypes else ()
+            if not parameters or not str(parameters[0].type.fetch).endswith("64"):
+                continue
             try:
                 self._define(name)
             except OSError:
