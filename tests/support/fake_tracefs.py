@@ -357,6 +357,10 @@ class FakeTracefs:
             return static
         if parts[3] == "format" and event:
             return fake_pages.event_format(event.name, event.number, event.definition)
+        if event and parts[3] == "enable":
+            key = rest.rpartition("/")[0]
+            soft = "traceon" in instance.soft.get(key, set()) or bool(instance.triggers.get(key))
+            return f"{int(path.split('/')[1] in event.enabled)}{'*' * soft}\n"
         if (event or static) and parts[3] in {"enable", "filter", "trigger"}:
             return instance.values.get(rest, "0\n")
         if event and parts[3] == "hist":
