@@ -129,7 +129,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
         if not kernel.core
     ]
     core = [partial(guest_suite, kernel, kernel.core, stop) for kernel in kernels if kernel.core]
-    return _side_by_side([[whole, *most[-1:]], most[:-1], own], core, stop)
+    return _side_by_side([most[-1:], [whole, *most[:-1]], own], core, stop)
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:
