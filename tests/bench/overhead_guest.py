@@ -19,6 +19,7 @@ from tests.bench import latency_guest
 from tests.bench.bpftrace import bpftrace
 from tests.bench.checks import saw_all
 from tests.bench.probes import configured, own_instance, put
+from tests.bench.rounds import in_rounds
 
 FUNCTION = latency_guest.FUNCTION
 WORKLOAD = ("taskset", "-c", "1", "perf", "bench", "-f", "simple", "syscall", "basic", "--loop")
@@ -114,7 +115,6 @@ def _seconds() -> float:
 
 
 def main() -> None:
-    found: dict[str, list[float]] = {}
     bursts = latency_guest.measure()
     with own_instance(BUFFER_KIB) as instance:
         probes = variants(instance)
@@ -122,12 +122,7 @@ def main() -> None:
         for name in reasons:
             del probes[name]
         nanoseconds()  # the first one reads perf itself
-        for number in range(1, ROUNDS + 1):
-            for name, probe in probes.items():
-                with probe():
-                    found.setdefault(name, []).append(nanoseconds())
-            latest = ", ".join(f"{name} {figures[-1]:.0f}" for name, figures in found.items())
-            print(f"round {number} of {ROUNDS}, ns: {latest}", flush=True)
+        found = in_rounds(probes, ROUNDS, nanoseconds)
     Path(sys.argv[1]).write_text(json.dumps({"loops": found, "absent": reasons, "bursts": bursts}))
 
 

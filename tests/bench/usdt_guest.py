@@ -16,6 +16,7 @@ from kprobe_exporter.tracefs.poller import read_counts
 from tests.bench.bpftrace import LIVE, SAYS_SO, bpftrace
 from tests.bench.checks import saw_all
 from tests.bench.probes import configured, own_instance, put
+from tests.bench.rounds import in_rounds
 
 PYTHON = "/usr/bin/python3.11"
 """Debian's, which is built with its probes."""
@@ -87,15 +88,8 @@ def _seconds() -> float:
 
 
 def main() -> None:
-    found: dict[str, list[float]] = {}
     with own_instance(BUFFER_KIB) as instance:
-        probes = variants(instance)
-        for number in range(1, ROUNDS + 1):
-            for name, probe in probes.items():
-                with probe():
-                    found.setdefault(name, []).append(nanoseconds())
-            latest = ", ".join(f"{name} {figures[-1]:.0f}" for name, figures in found.items())
-            print(f"round {number} of {ROUNDS}, ns: {latest}", flush=True)
+        found = in_rounds(variants(instance), ROUNDS, nanoseconds)
     Path(sys.argv[1]).write_text(json.dumps(found))
 
 
