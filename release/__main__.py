@@ -21,7 +21,7 @@ SUMS = "SHA256SUMS"
 def build(command: str, into: Path) -> list[Path]:
     """Build what a command names, and return the files."""
     files = wheels.build(into)
-    if command != "wheels":
+    if command == "packages":
         for target, wheel in zip(TARGETS, files[1:], strict=True):
             with payload.staged(target, wheel) as staged:
                 for package_format in (deb, rpm):
@@ -39,7 +39,7 @@ def release(number: str, into: Path) -> list[Path]:
     version.check(number)
     if into.exists() and any(into.iterdir()):
         raise ReleaseError(f"{into} is not empty: what a release consists of is all that may be there.")
-    files = build("release", into)
+    files = build("packages", into)
     files.append(into / f"kprobe_exporter-{number}.cdx.json")
     shutil.copyfile(ROOT / "deploy/requirements/sbom.cdx.json", files[-1])
     files.append(checksums(files))

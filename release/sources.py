@@ -8,23 +8,23 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from release.targets import ROOT
+from release.targets import ROOT, ReleaseError
 
 
 def epoch() -> int:
     """The time that every file gets: SOURCE_DATE_EPOCH, or else that of the last commit."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
-    return int(given if given is not None else _git("log", "-1", "--format=%ct"))
+    return int(given if given is not None else git("log", "-1", "--format=%ct"))
 
 
 def revision() -> str:
     """The commit, with "-dirty" if tracked files differ from it."""
-    return _git("describe", "--always", "--abbrev=40", "--dirty", "--match=")
+    return git("describe", "--always", "--abbrev=40", "--dirty", "--match=")
 
 
 def copy_tracked(into: Path) -> None:
     """Copy the tracked files as they are in the checkout, and normalize modes and times."""
-    for name in _git("ls-files", "-z").split("\0"):
+    for name in git("ls-files", "-z").split("\0"):
         source, copy = ROOT / name, into / name
         if not name or not source.exists():
             continue
@@ -65,6 +65,9 @@ def _by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+def git(*arguments: str, root: Path = ROOT) -> str:
+    """The output of git in a checkout. Raises ReleaseError, with what git said."""
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ReleaseError(f"git {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.strip()

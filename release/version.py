@@ -4,9 +4,9 @@ Nothing here publishes anything: a tag is made in this clone, and pushed by whoe
 """
 
 import re
-import subprocess
 from pathlib import Path
 
+from release.sources import git
 from release.targets import ROOT, ReleaseError
 
 _IMAGE = r"(?:/kprobe-exporter:|newTag: )([0-9][^ \n]*)"
@@ -32,9 +32,9 @@ def check(version: str, root: Path = ROOT) -> None:
         changes(version, root)
     except ReleaseError as error:
         wrong.append(str(error))
-    if changed := _git(root, "status", "--porcelain"):
+    if changed := git("status", "--porcelain", root=root):
         wrong.append(f"There are changes that no commit has: {', '.join(changed.splitlines())}.")
-    if _git(root, "tag", "--list", _name(version)):
+    if git("tag", "--list", _name(version), root=root):
         wrong.append(f"The tag {_name(version)} is there: a version is released once.")
     if wrong:
         raise ReleaseError("\n".join(wrong))
@@ -61,7 +61,7 @@ def changes(version: str, root: Path = ROOT) -> str:
 def tag(version: str, root: Path = ROOT) -> str:
     """Tag the commit with the version and its changes, and return the tag's name."""
     message = f"kprobe_exporter {version}\n\n{changes(version, root)}"
-    _git(root, "tag", "--annotate", "--cleanup=verbatim", "--message", message, _name(version))
+    git("tag", "--annotate", "--cleanup=verbatim", "--message", message, _name(version), root=root)
     return _name(version)
 
 
@@ -77,10 +77,3 @@ def _elsewhere(version: str, root: Path) -> list[str]:
         if found != {version}:
             wrong.append(f"{name} has the version {', '.join(sorted(found)) or 'nowhere'}, not {version}.")
     return wrong
-
-
-def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ReleaseError(f"git {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
-    return done.stdout.strip()

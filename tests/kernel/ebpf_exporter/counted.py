@@ -1,6 +1,7 @@
 """What the agent counted since a moment, and what the kernel counted itself in its own files."""
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -84,6 +85,15 @@ def calls(*functions: str) -> Iterator[Callable[[], Counter[str]]]:
             files.write(enable, "1")
             undo.callback(files.write, enable, "0")
         yield lambda: _hits(files)
+
+
+def at_rest(made: Callable[[], Counter[str]], function: str) -> int:
+    """Return how often a function was called, once it is called no more: the last call may come later."""
+    before = -1
+    while before != (times := made()[function]):
+        before = times
+        time.sleep(0.3)
+    return times
 
 
 def _hits(files: MountedTracefs) -> Counter[str]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.kernel.ebpf_exporter.counted import TIMES, Grown, calls, network
+from tests.kernel.ebpf_exporter.counted import TIMES, Grown, at_rest, calls, network
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events")
@@ -172,9 +172,6 @@ def test_a_small_window_is_a_clamp(grown: Grown, stack: ExitStack) -> None:
                 client.send(b"x" * 500)
             except BlockingIOError:
                 break
-        counted = -1
-        while counted != (times := made()["tcp_try_rmem_schedule"]):  # some segments are sent a moment later
-            counted = times
-            time.sleep(0.3)
+        counted = at_rest(made, "tcp_try_rmem_schedule")
         assert counted > 0
         assert grown("tcp_window_clamps_total") == counted

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import StartAgent
-from tests.kernel.ebpf_exporter.counted import DIRECTORY, TIMES, calls
+from tests.kernel.ebpf_exporter.counted import DIRECTORY, TIMES, at_rest, calls
 from tests.support.agent_process import AgentProcess
 from tests.support.block_devices import completed, null_block
 from tests.support.forked_child import in_a_child
@@ -204,10 +204,7 @@ def held_back() -> int:
 
     with calls("unthrottle_cfs_rq") as made:
         in_a_child(work)
-        before = -1
-        while before != (times := made()["unthrottle_cfs_rq"]):  # the last one may come with the next period
-            before = times
-            time.sleep(0.3)
+        times = at_rest(made, "unthrottle_cfs_rq")  # the last one may come with the next period
     where.rmdir()
     (root / "cgroup.subtree_control").write_text("-cpu")
     return times
