@@ -34,10 +34,10 @@ class Case:
     phases: tuple[Phase, Phase]
 
 
-def draw(seed: int, *, fprobes: bool, excluded: Collection[str] = KNOWN) -> Case:
+def draw(seed: int, *, fprobes: bool, eprobes: bool = True, excluded: Collection[str] = KNOWN) -> Case:
     """Draw a case. ``excluded`` names the known faults that it stays clear of."""
     random = Random(seed)
-    drawing = ProbeDrawing(random, fprobes=fprobes, excluded=excluded)
+    drawing = ProbeDrawing(random, fprobes=fprobes, eprobes=eprobes, excluded=excluded)
     probes = [drawing.probe(f"k{seed}_{number}") for number in range(random.choice(NUMBERS))]
     later = [drawing.changed(probe) for probe in probes]
     after = [probe for probe in later if probe is not None]

@@ -27,8 +27,8 @@ DURATIONS = ((1e-6, 1e-3, 1e-2), (1e-4, 5e-3, 1.0), (1e-9, 10.0))
 class ProbeDrawing:
     """Draws the probes of one case."""
 
-    def __init__(self, random: Random, *, fprobes: bool, excluded: Collection[str]) -> None:
-        self._random, self._fprobes, self._excluded = random, fprobes, excluded
+    def __init__(self, random: Random, *, fprobes: bool, eprobes: bool, excluded: Collection[str]) -> None:
+        self._random, self._fprobes, self._eprobes, self._excluded = random, fprobes, eprobes, excluded
 
     def probe(self, name: str) -> Probe:
         """Draw a probe; one in eight is a pair."""
@@ -151,6 +151,9 @@ class ProbeDrawing:
 
     def _labels(self, probe: Probe) -> tuple[Label, ...]:
         thread = ["tid"] if POINTS[probe.point].thread_changes else ["tid", "cpu", "comm"]
+        if not self._eprobes and probe.kind in ("enter", "exit"):
+            # The names of a tracepoint's threads are looked up later, when a short one of the load has ended.
+            thread = [field for field in thread if field != "comm"]
         fields = [*thread, *sorted(self._numbers(probe))]
         if not probe.kernel:
             if probe.kind not in {"enter", "exit", "pair"}:

@@ -44,8 +44,8 @@ def runner(start_agent: StartAgent, tmp_path: Path) -> Iterator[Runner]:
 @pytest.fixture
 def cases(request: pytest.FixtureRequest, excluded: frozenset[str]) -> list[Case]:
     first, number = (request.config.getoption(name) for name in ("--first-seed", "--seeds"))
-    fprobes = has("f[:[<group>/][<event>]]")
-    return [draw(seed, fprobes=fprobes, excluded=excluded) for seed in range(first, first + number)]
+    kernel = {"fprobes": has("f[:[<group>/][<event>]]"), "eprobes": has("e[:[<group>/]")}
+    return [draw(seed, **kernel, excluded=excluded) for seed in range(first, first + number)]
 
 
 def test_seeds(runner: Runner, cases: Sequence[Case]) -> None:

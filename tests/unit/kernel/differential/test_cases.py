@@ -39,6 +39,20 @@ def test_without_fprobes_there_are_none() -> None:
     }
 
 
+@pytest.mark.parametrize("eprobes", [True, False])
+def test_names_of_a_tracepoints_threads_are_drawn_with_eprobes_only(eprobes: bool) -> None:
+    cases = [draw(seed, fprobes=True, eprobes=eprobes) for seed in SEEDS]
+    probes = [probe for case in cases for phase in case.phases for probe in phase.probes]
+    named = {
+        probe.kind
+        for probe in probes
+        for metric in probe.metrics
+        if any(label.field == "comm" for label in metric.labels)
+    }
+    assert named >= {"kprobe", "uprobe", "syscall"}
+    assert named & {"enter", "exit"} == ({"enter", "exit"} if eprobes else set())
+
+
 def test_cases_share_a_load_but_no_thread() -> None:
     cases = [draw(seed, fprobes=True) for seed in range(1, MOST_AT_ONCE + 1)]
     operations = merged(cases, 0).operations
