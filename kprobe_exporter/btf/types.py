@@ -6,6 +6,7 @@ begins, and only the types that are asked for are decoded.
 
 from array import array
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from mmap import mmap
 from struct import calcsize, unpack_from
 from typing import Final, NamedTuple, TypeAlias
@@ -79,7 +80,6 @@ class Types:
         self._first_string: int = base._end_of_strings if base else 0
         self._end_of_strings: int = self._first_string + len(strings)
         self._starts = array("I")
-        self._named: tuple[array[int], array[int]] | None = None
         self._first: int = base._first + len(base._starts) if base else 1
         self.functions: dict[str, set[int]] = {}
         self._walk(_Strides({**_lengths_told(data, header), **_LENGTHS}), names)
@@ -112,7 +112,7 @@ class Types:
         The first call costs a pass over all types; an agent with 200 members makes 200 more.
         """
         found = self._base.find(name, kinds) if self._base else []
-        heads, following = self._named or self._index()
+        heads, following = self._named
         words, starts = self._words, self._starts
         for offset in self.offsets(name):
             count = heads[offset & _BUCKETS - 1]
@@ -123,8 +123,9 @@ class Types:
                 count = following[count - 1]
         return sorted(found)
 
-    def _index(self) -> tuple["array[int]", "array[int]"]:
-        """Chain the types by the low bits of their names' offsets, as ELF's hash tables chain symbols.
+    @cached_property
+    def _named(self) -> tuple["array[int]", "array[int]"]:
+        """The types, chained by the low bits of their names' offsets, as ELF's hash tables chain symbols.
 
         The first array holds the last type of each bucket, the second for each type the one before in
         the same bucket; both count from 1, and 0 is the end. They take less than 1 MB.
@@ -136,8 +137,7 @@ class Types:
                 bucket = name & _BUCKETS - 1
                 following[index] = heads[bucket]
                 heads[bucket] = index + 1
-        self._named = heads, following
-        return self._named
+        return heads, following
 
     def numbers(self, kinds: Collection[int]) -> Iterator[int]:
         """Yield the numbers of all types of these kinds. Costs a pass over all types."""
