@@ -31,7 +31,7 @@ from tests.support.kinds_document import (
 from tests.support.mounts import mounted
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe
-from tests.vm.kernels import HIST
+from tests.vm.kernels import FPROBES, HIST
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
 
@@ -192,7 +192,7 @@ def test_kinds(server: None, loop_device: None, start_agent: StartAgent, tracefs
         agent = start_agent("probes:\n" + "".join(probes))
         for provoke in dict.fromkeys(provoke for provoke, _ in PROVOKED.values()):
             other.submit(provoke).result()
-    if not has("f[:[<group>/][<event>]]"):
+    if not has(FPROBES):
         assert NO_FPROBES in DOCUMENT.read_text()
         assert agent.output().count(NO_FPROBES) == 2
         rows = [row for row in rows if row.name not in ("fentry", "fexit")]

@@ -14,7 +14,7 @@ from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.dry_runs import look
 from tests.support.kernel_ids import kernel_tid
-from tests.vm.kernels import HIST
+from tests.vm.kernels import EPROBES, HIST
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -247,7 +247,7 @@ probes:
     filter: "common_pid == {tid} && newstate == 2 && behind == 7259"
     metrics: [{{counter: one_total}}]
 """)
-    if not has("e[:[<group>/]"):  # without eprobes, as 5.10 is, there is no such value
+    if not has(EPROBES):  # without eprobes, as 5.10 is, there is no such value
         assert "'behind' is behind a field, which only an eprobe can follow" in agent.output()
         return
     done = apart.submit(connected).result()

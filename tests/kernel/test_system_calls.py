@@ -14,6 +14,7 @@ from tests.support.kernel_ids import kernel_tid
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, getppid
 from tests.support.system_calls import function
 from tests.support.trace_process import StartTrace
+from tests.vm.kernels import FPROBES
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -33,7 +34,7 @@ def splice() -> None:
 def test_each_call_is_counted_under_the_name_as_written(start_agent: StartAgent) -> None:
     """fentry and fexit take the name of getppid's function that is traceable, where it has several."""
     kinds = ["kprobe", "kretprobe", "call"]
-    if has("f[:[<group>/][<event>]]"):
+    if has(FPROBES):
         kinds += ["fentry", "fexit"]
     probes = {f"{kind}_{name}": f"{kind}:sys_{name}" for kind in kinds for name in ("fsync", "getppid")}
     listed = "".join(

@@ -83,6 +83,8 @@ ARM64 = Suite("bookworm-security", "Debian-Security", arch="arm64")
 FPROBES = "f[:[<group>/][<event>]]"
 """What the README of tracefs has where the kernel has fprobe events. On arm64 it may lack them though it has
 ``available_filter_functions_addrs``."""
+EPROBES = "e[:[<group>/]"
+"""What that README has where the kernel has eprobes: Linux 5.15 and later."""
 WITHOUT_ADDRESSES = frozenset({"available_filter_functions_addrs", "buffer_subbuf_size_kb"})
 """What came with Linux 6.5 and 6.8."""
 HIST = "events/sched/sched_process_exec/hist"

@@ -14,6 +14,7 @@ from tests.kernel.differential.load import Load, script
 from tests.kernel.differential.probes import configuration
 from tests.kernel.differential.run import Runner
 from tests.kernel.differential.shrink import narrowed, shrink
+from tests.vm.kernels import EPROBES, FPROBES
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -44,7 +45,7 @@ def runner(start_agent: StartAgent, tmp_path: Path) -> Iterator[Runner]:
 @pytest.fixture
 def cases(request: pytest.FixtureRequest, excluded: frozenset[str]) -> list[Case]:
     first, number = (request.config.getoption(name) for name in ("--first-seed", "--seeds"))
-    kernel = {"fprobes": has("f[:[<group>/][<event>]]"), "eprobes": has("e[:[<group>/]")}
+    kernel = {"fprobes": has(FPROBES), "eprobes": has(EPROBES)}
     return [draw(seed, **kernel, excluded=excluded) for seed in range(first, first + number)]
 
 
