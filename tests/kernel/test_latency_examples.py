@@ -45,6 +45,9 @@ MENDED = {
 }
 """The replacements in each tool's text. Only waits for CPU 1 are compared: see `test_runqlat`."""
 
+TYPES = "#define dev_t unsigned int\n#define sector_t unsigned long\n#define pid_t int\n"
+"""What bpftrace otherwise knows from BTF, which it does not read on Linux 5.10."""
+
 END_OF_A_WAIT = 'to: {to: "tracepoint:sched:sched_switch", fetch: {task: next_pid}'
 """In examples/runqlat.yaml."""
 
@@ -64,7 +67,10 @@ class Bpftrace:
             assert old in text, f"another {name}.bt than Debian 12 has it"
             text = text.replace(old, new)
         program, self._log = directory / f"{name}.bt", directory / f"{name}.log"
-        program.write_text(text)
+        information = subprocess.run(
+            ["bpftrace", "--info"], capture_output=True, text=True, check=True
+        ).stdout
+        program.write_text(text if "btf: yes" in information else TYPES + text)
         with self._log.open("w") as log:
             self._process = subprocess.Popen(["bpftrace", program], stdout=log, stderr=subprocess.STDOUT)
         eventually(lambda: "Hit Ctrl-C" in self.output() or self._process.poll() is not None, PATIENCE)
