@@ -146,6 +146,7 @@ class Agent:
                 *(self._otlp.families() if self._otlp else ()),
             ),
             tuple(statuses),
+            self._config.settings.namespace,
         )
 
     def reload(self, read: Callable[[], Config]) -> str | None:

@@ -477,7 +477,7 @@ class ProbeStatus:
     ``because`` says in one clause why this plan was chosen. ``rates`` are the last hits per second, oldest
     first. ``lost`` is an upper bound of its lost events, None if that is unknown or the probe has no events.
     ``sampling`` is the share of threads whose events are recorded, None if the probe is not critical.
-    ``optional``: it may be ``absent``.
+    ``optional``: it may be ``absent``. ``metrics`` are those that it feeds, without the namespace.
     """
 
     name: str
@@ -495,6 +495,7 @@ class ProbeStatus:
     lost: int | None = None
     sampling: float | None = None
     optional: bool = False
+    metrics: tuple[str, ...] = ()
 
 
 def summary(probes: Iterable[tuple[str, ShownState]], are_up: str = "are up") -> str:
@@ -514,7 +515,11 @@ def summary(probes: Iterable[tuple[str, ShownState]], are_up: str = "are up") ->
 
 
 class Snapshot(NamedTuple):
-    """Everything that is shown at one moment. It is copied under the lock and formatted without it."""
+    """Everything that is shown at one moment. It is copied under the lock and formatted without it.
+
+    ``namespace`` begins the names of the probes' metrics.
+    """
 
     families: tuple[Family, ...]
     probes: tuple[ProbeStatus, ...]
+    namespace: str = "kprobe"

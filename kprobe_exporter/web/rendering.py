@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -134,6 +135,8 @@ async def _guarded(request: Request, answer: Awaitable[Response]) -> Response:
     except asyncio.CancelledError:
         # The server stops and does not wait any longer; the worker's response is discarded.
         return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
+    except HTTPException:
+        raise  # the application answers it
     except Exception as error:
         # %r keeps the message on one line.
         debug = log.isEnabledFor(logging.DEBUG)

@@ -1,4 +1,4 @@
-"""The HTTP application: metrics, the status page, health, readiness and reload."""
+"""The HTTP application: metrics, the status page and those of probes, health, readiness and reload."""
 
 import re
 from collections.abc import Callable, Collection
@@ -15,8 +15,10 @@ from kprobe_exporter.errors import UsageError
 from kprobe_exporter.export.prometheus import Exposition, wants_openmetrics
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.access import Access, WebSettings
+from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
+from kprobe_exporter.web.probe_page import render_probe, unknown
 from kprobe_exporter.web.rendering import Rendering, Workers, line
-from kprobe_exporter.web.status import CONTENT_SECURITY_POLICY, render_status
+from kprobe_exporter.web.status import render_status
 
 # The interpreter's lock lets one thread render at a time, so more threads would only hold more memory. The
 # second one renders while the first waits for the kernel.
@@ -80,6 +82,18 @@ def create_app(
 
         return await workers.rendered(request, "status", render)
 
+    async def probe(request: Request) -> Response:
+        name = request.path_params["name"]
+
+        def render() -> Rendering:
+            now = snapshot()
+            page = render_probe(now, name)
+            if page is None:
+                raise HTTPException(HTTPStatus.NOT_FOUND, unknown(now, name))
+            return Rendering(page, _OF_STATUS)
+
+        return await workers.rendered(request, ("probe", name), render)
+
     async def healthy(_: Request) -> Response:
         return line("healthy")
 
@@ -100,6 +114,8 @@ def create_app(
         routes=[
             Route("/", status),
             Route(telemetry_path, metrics),
+            # A telemetry path below /probe/ comes first.
+            Route("/probe/{name:path}", probe),
             Route("/-/healthy", healthy),
             Route("/-/ready", readiness),
             Route("/-/reload", reloading, methods=["POST"]),

@@ -112,6 +112,19 @@ def test_status_page(agent: Agent) -> None:
     assert b'<a href="/probes/metrics">' in body
 
 
+def test_probe_page(agent: Agent) -> None:
+    response, body = agent.ask("/probe/open")
+    assert response.status == 200
+    assert response.headers["Content-Security-Policy"].startswith("default-src 'none';")
+    assert b"<h2>open</h2>" in body
+
+
+def test_page_of_an_unknown_probe(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    response, body = agent.ask("/probe/opem")
+    assert (response.status, body) == (404, b"there is no probe 'opem'; the nearest are 'open'\n")
+    assert caplog.records == []
+
+
 def test_health(agent: Agent) -> None:
     response, body = agent.ask("/-/healthy")
     assert (response.status, body) == (200, b"healthy\n")

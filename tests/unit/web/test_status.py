@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from kprobe_exporter.model.values import Family, ProbeStatus, Snapshot
-from kprobe_exporter.web.status import CONTENT_SECURITY_POLICY, render_status
+from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
+from kprobe_exporter.web.status import render_status
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
 
@@ -76,7 +77,10 @@ def test_every_probe_has_its_row() -> None:
 def test_sentences_stand_below_what_they_explain() -> None:
     one = ProbeStatus("p", "down", "k", "t", "events", "a <reason>", 1, 0, 1, "takes <comm>", "my <help>")
     page = page_of(one)
-    assert '<td data-name="Probe" rowspan="3"><b>p</b><small>my &lt;help&gt;</small></td>' in page
+    assert (
+        '<td data-name="Probe" rowspan="3"><b><a href="/probe/p">p</a></b><small>my &lt;help&gt;</small></td>'
+        in page
+    )
     assert '<td data-name="State" rowspan="2">' in page
     assert '<tr class="more"><td data-of="Plan" colspan="6">takes &lt;comm&gt;</td></tr>' in page
     assert '<tr class="more"><td data-of="State" colspan="8">a &lt;reason&gt;</td></tr>' in page

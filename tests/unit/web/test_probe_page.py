@@ -1,0 +1,84 @@
+"""The page of one probe: its facts, errors and busiest label sets; hostile names; names that no probe has."""
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, ProbeStatus, Snapshot
+from kprobe_exporter.web.probe_page import render_probe, unknown
+from kprobe_exporter.web.status import render_status
+from tests.unit.export.conftest import HOSTILE, SNAPSHOT
+
+Samples: TypeAlias = dict[LabelValues, float | HistogramValue]
+
+PROBE = ProbeStatus(
+    *("open", "up", "kprobe", "kprobe:f", "events", "", 1000, 2, 990),
+    because="takes comm",
+    lost=8,
+    metrics=("opens_total",),
+)
+
+
+def page(*families: Family, probe: ProbeStatus = PROBE) -> str:
+    rendered = render_probe(Snapshot(families, (probe,)), probe.name)
+    assert rendered is not None
+    return rendered.decode()
+
+
+def test_facts() -> None:
+    cost = Family("kprobe_exporter_probe_overhead_seconds_total", "counter", "", ("probe",), {("open",): 0.5})
+    shown = page(cost)
+    for name, value in (("Hits", "1,000"), ("Misses", "2"), ("Lost, at most", "8"), ("Plan", "events")):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in shown
+    assert "<dt>Why this plan</dt><dd>takes comm</dd>" in shown
+    assert "about 0.500 s of the threads that hit it, 500,000 ns a hit" in shown
+    assert "<dt>Cost</dt>" not in page()
+
+
+def test_errors_of_this_probe_alone() -> None:
+    samples: Samples = {("open", "ENOENT"): 7.0, ("open", "EACCES"): 9.0, ("other", "EIO"): 99.0}
+    shown = page(Family("kprobe_return_errors_total", "counter", "", ("probe", "errno"), samples))
+    assert shown.index("errno=EACCES") < shown.index("errno=ENOENT")
+    assert "EIO" not in shown
+    assert "None was counted" in page()
+
+
+def test_the_ten_busiest_label_sets() -> None:
+    samples: Samples = {(f"c{number}",): float(number) for number in range(25)}
+    shown = page(Family("kprobe_opens_total", "counter", "", ("comm",), samples))
+    assert shown.count("<li>") == 10
+    assert "<b>24</b> <code>comm=c24</code>" in shown
+    assert "and 15 more" in shown
+
+
+def test_a_histogram_has_its_count_and_mean() -> None:
+    value = HistogramValue((1.0,), (3, 1), 8.0)
+    samples: Samples = {("open",): value, ("other",): value}
+    shown = page(Family("kprobe_duration_seconds", "histogram", "", ("probe",), samples))
+    assert "<b>4, mean 2</b> <code>probe=open</code>" in shown
+    assert "other" not in shown
+
+
+def test_metrics_of_other_probes_and_namespaces() -> None:
+    family = Family("x_opens_total", "counter", "", ("comm",), {("sh",): 1.0})
+    assert "comm=sh" not in page(family)
+    named = render_probe(Snapshot((family,), (PROBE,), "x"), "open")
+    assert named is not None
+    assert b"comm=sh" in named
+
+
+def test_hostile_names_stay_text() -> None:
+    probe = replace(PROBE, name=HOSTILE, target=HOSTILE, reason=HOSTILE, because=HOSTILE, help=HOSTILE)
+    labels = Family("kprobe_opens_total", "counter", HOSTILE, ("comm",), {(HOSTILE,): 1.0})
+    assert page(labels, probe=probe).count("<script>") == 1
+
+
+def test_the_status_page_links_to_it() -> None:
+    shown = render_status(SNAPSHOT, "/metrics").decode()
+    assert '<a href="/probe/open">open</a>' in shown
+    assert 'href="/probe/a%22b%5Cc%0Ad%3Cscript%3E' in shown
+
+
+def test_unknown_names() -> None:
+    assert render_probe(SNAPSHOT, "opem") is None
+    assert unknown(SNAPSHOT, "opem") == "there is no probe 'opem'; the nearest are 'open'"
+    assert unknown(SNAPSHOT, "zzz") == "there is no probe 'zzz'; / lists all probes"
