@@ -1,4 +1,4 @@
-"""The status page in a real browser: desktop and phone, light and dark, without scripts, hostile names.
+"""The agent's pages in a real browser: desktop and phone, light and dark, without scripts, hostile names.
 
 UPDATE_IMAGES=1 makes the README's picture, in some minutes, of an agent with real probes in a VM.
 """
@@ -59,6 +59,7 @@ PROBES = (
     ProbeStatus(
         *("open_errors", "up", "kretprobe", "kretprobe:do_sys_openat2", "events", "", 1_204_113, 0, 48_112),
         *("a metric takes 'comm'", "Opening a file", COURSE),
+        metrics=("opens_total",),
     ),
     ProbeStatus(
         *("vfs_read", "up", "kprobe", "kprobe:vfs_read", "count", "", 92_113_482, 0, 0),
@@ -88,6 +89,7 @@ FAMILIES = (
     family("kprobe_exporter_build_info", 1, version="0.1.0"),
     family("kprobe_exporter_events_lost_total", 1200, reason="overrun"),
     family("kprobe_exporter_kernel_read_age_seconds", 0.4),
+    family("kprobe_opens_total", 7, comm=HOSTILE),
 )
 
 
@@ -223,6 +225,28 @@ def test_without_javascript(address: str, browser: Chrome) -> None:
     first = hits(browser)
     assert browser.find_element(By.TAG_NAME, "polyline").is_displayed()
     WebDriverWait(browser, 40, ignored_exceptions=[Exception]).until(lambda _: hits(browser) > first)
+
+
+@pytest.mark.parametrize("number", [0, len(PROBES) - 1], ids=["usual", "hostile"])
+def test_the_page_of_a_probe_fits_small_screens(address: str, browser: Chrome, number: int) -> None:
+    browser.get(address)
+    browser.find_elements(By.CSS_SELECTOR, "td[data-name=Probe] a")[number].click()
+    WebDriverWait(browser, 20).until(lambda _: browser.find_elements(By.TAG_NAME, "dl"))
+    assert browser.find_element(By.TAG_NAME, "h2").text == PROBES[number].name
+    picture(browser, f"probe-{number}", 1000, 800)
+    picture(browser, f"probe-{number}-phone", 320, 1000, dark=True, phone=True)
+    assert browser.find_elements(By.TAG_NAME, "img") == []
+    assert complaints(browser) == []
+
+
+@pytest.mark.parametrize("browser", ["", "no scripts"], indirect=True)
+def test_the_page_of_a_probe_is_live(address: str, browser: Chrome) -> None:
+    browser.get(f"{address}probe/open_errors")
+    first = browser.find_element(By.TAG_NAME, "dl").text
+    assert "a metric takes 'comm'" in first
+    WebDriverWait(browser, 40, ignored_exceptions=[Exception]).until(
+        lambda _: browser.find_element(By.TAG_NAME, "dl").text != first
+    )
 
 
 @pytest.mark.skipif(not os.environ.get("UPDATE_IMAGES"), reason="UPDATE_IMAGES=1 makes the picture anew")
