@@ -47,7 +47,12 @@ def lost(
     attached = None if spec is None else Attached(spec, (part,))
     target = SimpleNamespace(kind=SimpleNamespace(value="kprobe"))
     probe = SimpleNamespace(
-        name=NAME, help="", critical=False, optional=False, attach=[SimpleNamespace(target=target)]
+        name=NAME,
+        help="",
+        critical=False,
+        optional=False,
+        attach=[SimpleNamespace(target=target)],
+        metrics=(),
     )
     state = ProbeState(cast("ProbePlan", SimpleNamespace(probe=probe)), "up", "", attached)
     return state.status(Numbers((), {NAME: hits}, {}, {NAME: events}, reasons, {}, {}, 0)).lost
