@@ -144,9 +144,19 @@ class Installed:
         """Start recording, or only counting. Raises ProbeRefused."""
         if self.spec.plan != "events" and not self.counted_softly:
             return  # its hist triggers have counted since they were attached
-        file, text = ("trigger", COUNT) if self.counted_softly else ("enable", "1")
         self._used = True
-        self._write(file, text, "it cannot be enabled", meanings=_meaning(self.spec))
+        what, meanings = "it cannot be enabled", _meaning(self.spec)
+        if self.counted_softly:
+            try:
+                self._write("trigger", COUNT, what, meanings=meanings)
+            except ProbeRefused:
+                # Of every failure, a trigger says ENOENT (kernel/trace/trace_events_trigger.c): the file
+                # `enable` gives the reason.
+                self._write("enable", "1", what, meanings=meanings)
+                self._undo("enable", "0")
+                raise
+        else:
+            self._write("enable", "1", what, meanings=meanings)
         if not self._enabled:
             self._instance.share(self._dir)
         self._enabled = True

@@ -81,7 +81,11 @@ def _remount_read_only(but: tuple[Path, ...]) -> None:
         kept = sum(flags.get(option, 0) for option in options.split(","))
         if Path(target) not in but:
             flag = MS_REMOUNT | MS_BIND | MS_RDONLY | kept
-            _checked(LIBC.mount(None, os.fsencode(target), None, ctypes.c_ulong(flag), None))
+            try:
+                _checked(LIBC.mount(None, os.fsencode(target), None, ctypes.c_ulong(flag), None))
+            except OSError as error:  # a mount below a later one cannot be reached
+                if error.errno != errno.EINVAL:
+                    raise
 
 
 def mounted_at(source: Path, target: Path) -> Step:

@@ -193,8 +193,17 @@ def assert_confined(pid: int, place: Path, names: list[str]) -> None:
     for name in names:
         assert {key: status[key] for key in CONFINED[name]} == CONFINED[name]
     mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
-    writable = {fields[4] for fields in mounts if "rw" in fields[5].split(",")}
+    writable = {
+        fields[4]
+        for number, fields in enumerate(mounts, 1)
+        if "rw" in fields[5].split(",") and not hidden(fields[4], mounts[number:])
+    }
     if "read-only root" in names:
         assert writable == {str(place), str(PROC)}
     if "AppArmor" in names:
         assert (process / "attr/apparmor/current").read_text().strip() == f"{PROFILE} (enforce)"
+
+
+def hidden(target: str, later: list[list[str]]) -> bool:
+    """Whether a mount lies below a later one at the same place or above it, where no path leads to it."""
+    return any(Path(target).is_relative_to(fields[4]) for fields in later)
