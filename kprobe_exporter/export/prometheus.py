@@ -1,21 +1,31 @@
-"""Renders a snapshot in Prometheus' text format or in OpenMetrics, as the client's headers ask for it."""
+"""Renders a snapshot as Prometheus' text, its protobuf format or OpenMetrics, as the client's headers ask."""
 
 import time
 from collections.abc import Callable, Collection, Iterator
+from typing import Literal, TypeAlias, cast
 
 from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest as generate_text
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from kprobe_exporter.export.messages import delimited
 from kprobe_exporter.export.samples import SUFFIXES, encoded
 from kprobe_exporter.model.values import Family, Snapshot
 
 _generate_openmetrics: Callable[..., bytes] = openmetrics.generate_latest
 
-TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Format: TypeAlias = Literal["text", "openmetrics", "protobuf"]
+
 EOF = b"# EOF\n"
-OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+CONTENT_TYPES: dict[Format, str] = {
+    "text": "text/plain; version=0.0.4; charset=utf-8",
+    "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
+    "protobuf": (
+        "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+    ),
+}
 
 
 class Exposition:
@@ -39,19 +49,37 @@ class Exposition:
     def render(self, accept: str = "", names: Collection[str] = ()) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header and the values of ``name[]``."""
         start = self._clock()
-        as_openmetrics = wants_openmetrics(accept)
-        body = b"".join(self._pieces(frozenset(names), as_openmetrics))
+        form = negotiated(accept)
+        if form == "protobuf":
+            pieces = self._messages(frozenset(names))
+        else:
+            pieces = self._pieces(frozenset(names), form == "openmetrics")
+        body = b"".join(pieces)
         self._duration = self._clock() - start
-        return (body + EOF, OPENMETRICS_TYPE) if as_openmetrics else (body, TEXT_TYPE)
+        return (body + EOF if form == "openmetrics" else body), CONTENT_TYPES[form]
+
+    def _families(self) -> Iterator[Family]:
+        """Yield the families of the snapshot, and the one about scrapes."""
+        yield from self._snapshot().families
+        about = "Time to prepare the last finished scrape."
+        yield Family("kprobe_exporter_scrape_duration_seconds", "gauge", about, (), {(): self._duration})
+
+    def _messages(self, names: frozenset[str]) -> Iterator[bytes]:
+        """Yield the same in protobuf. A histogram is one message: each of its names selects it whole."""
+        for family in self._families():
+            if not names or _stem(family) in names or _selected(family, names):
+                yield delimited(family)
+        for metric in self._process.collect():
+            family = _family(metric)
+            if not names or metric.name in names or family.name in names:
+                yield delimited(family)
 
     def _pieces(self, names: frozenset[str], as_openmetrics: bool) -> Iterator[bytes]:
         """Yield the metrics of the snapshot and of the process that ``name[]`` selects.
 
         A family's name selects all its samples, a sample's name only that sample.
         """
-        about = "Time to prepare the last finished scrape."
-        duration = Family("kprobe_exporter_scrape_duration_seconds", "gauge", about, (), {(): self._duration})
-        for family in (*self._snapshot().families, duration):
+        for family in self._families():
             stem = _stem(family)
             selected = _selected(family, names)
             if names and stem not in names and not selected:
@@ -98,6 +126,18 @@ def _selected(family: Family, names: frozenset[str]) -> Collection[str]:
     return [suffix for suffix in suffixes if not names or f"{family.name}{suffix}" in names]
 
 
+def _family(metric: Metric) -> Family:
+    """Return a metric of the process, of which each is a counter or a gauge whose samples have one name."""
+    first = metric.samples[0] if metric.samples else None
+    return Family(
+        first.name if first else metric.name,
+        cast("Literal['counter', 'gauge']", metric.type),
+        metric.documentation,
+        tuple(first.labels) if first else (),
+        {tuple(sample.labels.values()): sample.value for sample in metric.samples},
+    )
+
+
 def _head(family: Family) -> Metric:
     """The metric without samples, for the lines HELP and TYPE."""
     # No encoder accepts lone surrogates, and one would fail the whole scrape.
@@ -128,17 +168,22 @@ def accepts_gzip(header: str) -> bool:
     return any(name == "gzip" and quality > 0 for name, _, quality in accepted(header))
 
 
-def wants_openmetrics(accept: str) -> bool:
-    """Whether the client prefers OpenMetrics 1.0 to the text format, or accepts both equally.
+def negotiated(accept: str) -> Format:
+    """Return the format that the client prefers; of equals the first of protobuf, OpenMetrics 1.0 and text.
 
     The client library's choose_encoder is not used: it ignores q-values, promises any version that is
     requested, and raises TypeError for a version that is not a number.
     """
-    text = wanted = 0.0
+    qualities: dict[Format, float] = {"protobuf": 0.0, "openmetrics": 0.0, "text": 0.0}
     for name, parameters, quality in accepted(accept):
         if name == "application/openmetrics-text":
             if parameters.get("version", "1.0.0") == "1.0.0":
-                wanted = max(wanted, quality)
+                qualities["openmetrics"] = max(qualities["openmetrics"], quality)
+        elif name == "application/vnd.google.protobuf":
+            asked = (parameters.get("proto"), parameters.get("encoding"))
+            if asked == ("io.prometheus.client.MetricFamily", "delimited"):
+                qualities["protobuf"] = max(qualities["protobuf"], quality)
         elif name in ("text/plain", "text/*", "*/*"):
-            text = max(text, quality)
-    return wanted > 0 and wanted >= text
+            qualities["text"] = max(qualities["text"], quality)
+    best = max(qualities, key=lambda form: qualities[form])
+    return best if qualities[best] > 0 else "text"

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from kprobe_exporter.errors import UsageError
-from kprobe_exporter.export.prometheus import Exposition, wants_openmetrics
+from kprobe_exporter.export.prometheus import Exposition, negotiated
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.access import Access, WebSettings
 from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
@@ -74,7 +74,7 @@ def create_app(
             body, content_type = exposition.render(accept, names)
             return Rendering(body, {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
 
-        return await workers.rendered(request, (wants_openmetrics(accept), names), render)
+        return await workers.rendered(request, (negotiated(accept), names), render)
 
     async def status(request: Request) -> Response:
         def render() -> Rendering:

@@ -1,8 +1,7 @@
 """Encodes spans as OTLP's protobuf, a few times faster than the SDK makes and encodes messages of them.
 
-The messages are those of opentelemetry/proto/trace/v1/trace.proto. An encoded field is its tag (the field's
-number << 3 | its wire type), for a text or a message its length, and its value. Fields whose value is the
-default may be left out. A test compares what is written here with the SDK's encoder.
+The messages are those of opentelemetry/proto/trace/v1/trace.proto. Fields whose value is the default may be
+left out. A test compares what is written here with the SDK's encoder.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
+
+from kprobe_exporter.util.protobuf import field, varint
 
 Attribute: TypeAlias = str | int | float
 
@@ -67,51 +68,35 @@ class SpanRequests:
             [ReadableSpan("", context, resource=resource, instrumentation_scope=scope)]
         ).resource_spans
         [of_scope] = of_resource.scope_spans
-        self._resource = _field(1, of_resource.resource.SerializeToString())
-        self._scope = _field(1, of_scope.scope.SerializeToString())
+        self._resource = field(1, of_resource.resource.SerializeToString())
+        self._scope = field(1, of_scope.scope.SerializeToString())
 
     def __call__(self, spans: Iterable[bytes]) -> bytes:
         """Return an ExportTraceServiceRequest."""
-        in_scope = b"".join([self._scope, *[b"\x12" + _varint(len(one)) + one for one in spans]])
-        return _field(1, self._resource + _field(2, in_scope))
+        in_scope = b"".join([self._scope, *[b"\x12" + varint(len(one)) + one for one in spans]])
+        return field(1, self._resource + field(2, in_scope))
 
 
 @lru_cache(maxsize=1024)
 def _name(name: str) -> bytes:
-    return _field(5, name.encode()) + _INTERNAL
+    return field(5, name.encode()) + _INTERNAL
 
 
 @lru_cache(maxsize=1024)
 def _status(error: str) -> bytes:
-    return _field(15, _field(2, error.encode()) + b"\x18\x02")  # STATUS_CODE_ERROR
+    return field(15, field(2, error.encode()) + b"\x18\x02")  # STATUS_CODE_ERROR
 
 
 def _encoded_attribute(key: str, value: Attribute) -> bytes:
     """Return a field of Span.attributes, a KeyValue with an AnyValue."""
     if isinstance(value, str):
-        any_value = _field(1, value.encode())
+        any_value = field(1, value.encode())
     elif isinstance(value, int):
-        any_value = b"\x18" + _varint(value & _WORD)
+        any_value = b"\x18" + varint(value & _WORD)
     else:
         any_value = _DOUBLE(b"\x21", value)
-    return _field(9, _field(1, key.encode()) + _field(2, any_value))
+    return field(9, field(1, key.encode()) + field(2, any_value))
 
 
 # Typed, since 1 and 1.0 are equal. Most attributes of a span were in one before it.
 _attribute = lru_cache(maxsize=8192, typed=True)(_encoded_attribute)
-
-
-def _field(number: int, value: bytes) -> bytes:
-    """Return a field that has a length."""
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return value.to_bytes(1, "little")
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)

@@ -11,8 +11,9 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.export.prometheus import Exposition, accepted, accepts_gzip
+from kprobe_exporter.export.prometheus import CONTENT_TYPES, Exposition, Format, accepted, accepts_gzip
 from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, Snapshot
+from tests.support.client_model import TYPES, read
 from tests.support.promtool import check_metrics
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
@@ -107,6 +108,48 @@ def test_negotiation(accept: str, expected: bool) -> None:
     body, content_type = exposition().render(accept)
     assert content_type.startswith("application/openmetrics-text") is expected
     assert body.endswith(b"# EOF\n") is expected
+
+
+PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        (PROTOBUF, "protobuf"),
+        # Prometheus 2.42 with --enable-feature=native-histograms.
+        (
+            f"{PROTOBUF},application/openmetrics-text;version=1.0.0;q=0.8,"
+            "application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "protobuf",
+        ),
+        (f"text/plain,{PROTOBUF}", "protobuf"),
+        (f"{PROTOBUF};q=0.5,{OPENMETRICS};q=0.6", "openmetrics"),
+        (f"{PROTOBUF};q=0.5,{OPENMETRICS};q=0.4,text/plain;q=0.7", "text"),
+        (f"{PROTOBUF};q=0", "text"),
+        (PROTOBUF.replace("delimited", "text"), "text"),
+        ("application/vnd.google.protobuf", "text"),
+    ],
+)
+def test_negotiation_of_protobuf(accept: str, expected: Format) -> None:
+    assert exposition().render(accept)[1] == CONTENT_TYPES[expected]
+
+
+def test_protobuf_has_the_families_of_the_text() -> None:
+    whole = Exposition(lambda: SNAPSHOT)
+    body, _ = whole.render(PROTOBUF)
+    in_text = text(whole.render())
+    typed = [line.split()[2:] for line in in_text.splitlines() if line.startswith("# TYPE ")]
+    typed.remove(["kprobe_empty_total", "counter"])
+    assert [[family.name, TYPES[family.type]] for family in read(body)] == typed
+
+
+@pytest.mark.parametrize(
+    "name", ["kprobe_duration_seconds", "kprobe_duration_seconds_sum", "kprobe_hits_total", "python_info"]
+)
+def test_a_name_selects_a_family_in_protobuf(name: str) -> None:
+    body, _ = Exposition(lambda: SNAPSHOT).render(PROTOBUF, [name])
+    assert [family.name for family in read(body)] == [name.removesuffix("_sum")]
 
 
 def test_entries_in_order() -> None:
