@@ -79,7 +79,7 @@ probes:
     assert [labels["plan"] for labels in metrics.labels("kprobe_info")] == [plan]
     other.submit(opens_of_a_missing_file).result()
     assert fresh(agent).value("kprobe_opens_total", tid=str(tid)) == 2 * TIMES
-    assert entries() == before
+    assert plan == "events" or entries() == before
 
 
 def reads_and_a_failure() -> None:

@@ -20,6 +20,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually
 from tests.support.readme import README, ROOT, block, reads
+from tests.vm.kernels import HIST
 
 LIVE = """
 probes:
@@ -117,7 +118,9 @@ def test_the_packs_at_once(start_agent: StartAgent, command: str) -> None:
 
 
 @needs_kprobes
+@pytest.mark.needs(HIST)
 def test_check_live_says_what_is_shown(tmp_path: Path) -> None:
+    """What is shown is of a kernel with hist triggers, which are one of its plans."""
     (tmp_path / "probes.yaml").write_text(LIVE)
     result = CliRunner().invoke(main, ["check", "--live", str(tmp_path / "probes.yaml")])
     print(result.stdout)
