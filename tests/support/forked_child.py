@@ -26,6 +26,13 @@ class ForkedChild:
 
 def in_a_child(work: Callable[[], object]) -> int:
     """Do this in a forked child, which must not raise an exception; return the child's id."""
+    pid = started(work)
+    assert os.waitpid(pid, 0)[1] == 0
+    return pid
+
+
+def started(work: Callable[[], object]) -> int:
+    """Fork a child that does this and ends, with status 70 if it raises an exception; return its id."""
     pid = os.fork()
     if pid == 0:
         status = 70
@@ -34,7 +41,6 @@ def in_a_child(work: Callable[[], object]) -> int:
             status = 0
         finally:
             os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
     return pid
 
 
