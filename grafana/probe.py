@@ -137,7 +137,7 @@ def _quantiles() -> Any:
         "s",
         *(
             Query(
-                f"histogram_quantile({share}, sum by (le) ({rate('kprobe_duration_seconds_bucket', PROBE)}))",
+                quantile(share, "kprobe_duration_seconds", "", PROBE),
                 name,
             )
             for share, name in ((0.5, "p50"), (0.9, "p90"), (0.99, "p99"))

@@ -37,8 +37,13 @@ def increase(metric: str, *matchers: str) -> str:
 
 
 def quantile(share: float, metric: str, by: str, *matchers: str) -> str:
-    """A quantile of a histogram: ``share`` from 0 to 1, over all series that agree in the labels ``by``."""
-    return f"histogram_quantile({share}, sum by ({by}, le) ({rate(f'{metric}_bucket', *matchers)}))"
+    """A quantile of a histogram: ``share`` from 0 to 1, over all series that agree in the labels ``by``.
+
+    The histogram is a classic or a native one.
+    """
+    classic = f"sum by ({', '.join(filter(None, (by, 'le')))}) ({rate(f'{metric}_bucket', *matchers)})"
+    native = f"sum{f' by ({by})' if by else ''} ({rate(metric, *matchers)})"
+    return f"histogram_quantile({share}, {classic}) or histogram_quantile({share}, {native})"
 
 
 def ratio(part: str, whole: str, by: str) -> str:

@@ -108,10 +108,10 @@ class Aggregator:
         with self._lock:
             probe = self._probes.setdefault(metrics.probe, ProbeNumbers(metrics))
             probe.metrics = metrics
-            if probe.returned.bounds != metrics.return_buckets:
-                probe.returned = HistogramCell(metrics.return_buckets)
-            if probe.durations.bounds != metrics.duration_buckets:
-                probe.durations = HistogramCell(metrics.duration_buckets)
+            if not probe.returned.is_like(metrics.return_buckets, metrics.native):
+                probe.returned = HistogramCell(metrics.return_buckets, metrics.native)
+            if not probe.durations.is_like(metrics.duration_buckets, metrics.native):
+                probe.durations = HistogramCell(metrics.duration_buckets, metrics.native)
             for spec in metrics.metrics:
                 if spec.name not in self._metrics:
                     self._metrics[spec.name] = MetricNumbers(spec, self._limits, self._failures)

@@ -3,10 +3,11 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from kprobe_exporter.aggregate.native import code, exponential
 from kprobe_exporter.aggregate.recipes import normal_return, thresholds
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES, Refused, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
-from kprobe_exporter.model.values import Batch, Layout, ProbeMetrics, Value, is_error
+from kprobe_exporter.model.values import LARGEST, Batch, Layout, ProbeMetrics, Value, is_error
 
 Key = tuple[int | bytes, ...]
 Row = tuple[tuple[Value, ...], int, int]
@@ -102,6 +103,8 @@ def _feed(
     feeds, use, labels, place = feed.feeds, feed.use, feed.labels, feed.value
     spec = None if feeds in (RETURN_VALUES, RETURN_ERRORS) else metrics.metrics[feeds]
     bounds = thresholds(spec.buckets, spec.scale) if spec else thresholds(metrics.return_buckets, 1)
+    native = spec.native if spec else metrics.native
+    finer = exponential(spec.scale if spec else 1) if native else None
     log2 = table.keys[place].log2
 
     def increase(row: Row) -> Tally | Refused | None:
@@ -118,8 +121,11 @@ def _feed(
             return None
         # All values in (2^(k-1), 2^k] fall into one bucket; 0.75 * 2^k does so without rounding.
         place_of, total = (0.75 * 2.0**value, total) if log2 else (value, value * hits)
+        bucket = finer.bucket(code(finer, min(1 << value, LARGEST) if log2 else value)) if finer else None
+        if bucket and log2:
+            bucket = bucket._replace(step=-(-bucket.step >> bucket.schema), schema=0)
         counts = [0] * (len(bounds) + 1)
         counts[bisect_left(bounds, place_of)] = hits
-        return Tally(layout_id, feeds, key, hits, total, buckets=tuple(counts))
+        return Tally(layout_id, feeds, key, hits, total, buckets=tuple(counts), exponential=bucket)
 
     return increase

@@ -1,5 +1,6 @@
 """The numbers of probes and metrics: how tallies change them, and how they are copied into families."""
 
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from kprobe_exporter.aggregate.native import NativeCell
 from kprobe_exporter.aggregate.recipes import NANOSECONDS, whole_scale
 from kprobe_exporter.aggregate.series import UNKNOWN, CellCache, Series, SeriesLimits
 from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Tally
@@ -63,12 +65,17 @@ class Accumulator:
 
 
 class HistogramCell:
-    """Counts per bucket (the last is +Inf) and the sum of one label set's values."""
+    """Counts per bucket (the last is +Inf) and the sum of one label set's values.
 
-    __slots__ = ("bounds", "counts", "exemplars", "sum")
+    With ``native``, they are also counted in exponential buckets.
+    """
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
+    __slots__ = ("bounds", "counts", "created", "exemplars", "native", "sum")
+
+    def __init__(self, bounds: tuple[float, ...], native: bool = False) -> None:
         self.bounds = bounds
+        self.native = NativeCell() if native else None
+        self.created = time.time()
         self.counts = [0] * (len(bounds) + 1)
         self.sum: float = 0
         self.exemplars: dict[int, Exemplar] = {}
@@ -78,13 +85,20 @@ class HistogramCell:
         assert tally.buckets is not None
         self.counts = [*map(int.__add__, self.counts, tally.buckets)]
         self.sum += tally.sum * scale
+        if self.native is not None and tally.exponential is not None:
+            self.native.add(tally.exponential, tally.events)
 
     def exemplify(self, exemplar: Exemplar) -> None:
         """Keep the exemplar as the last one of its bucket."""
         self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
 
     def value(self) -> HistogramValue:
-        return HistogramValue(self.bounds, tuple(self.counts), self.sum, dict(self.exemplars))
+        native = self.native.value() if self.native is not None else None
+        return HistogramValue(self.bounds, tuple(self.counts), self.sum, dict(self.exemplars), native)
+
+    def is_like(self, bounds: tuple[float, ...], native: bool) -> bool:
+        """Return whether the histogram has these bounds, and exponential buckets as wanted."""
+        return self.bounds == bounds and (self.native is not None) == native
 
 
 class MetricNumbers:
@@ -95,10 +109,7 @@ class MetricNumbers:
 
     def __init__(self, spec: MetricSpec, limits: SeriesLimits, failures: Counter[str]) -> None:
         self.spec = spec
-        make: Callable[[], HistogramCell | list[int]] = partial(HistogramCell, spec.buckets)
-        if spec.kind != "histogram":
-            make = partial(list, (0, 0))  # a value, and a gauge's time in nanoseconds
-        self.series: Series[Any] = Series(spec.labels, make, limits, failures)
+        self.series: Series[Any] = Series(spec.labels, partial(_cell, spec), limits, failures)
 
     def take(self, spec: MetricSpec) -> Take:
         """Return the function that takes tallies of a probe that declared the metric by this ``spec``."""
@@ -122,10 +133,23 @@ class MetricNumbers:
 
     def family(self) -> Family:
         """Return the metric with a copy of all its label sets."""
-        spec, is_histogram = self.spec, self.spec.kind == "histogram"
+        spec, cells = self.spec, self.series.cells
         labels = tuple(label.name for label in spec.labels)
-        samples = {key: cell.value() if is_histogram else cell[0] for key, cell in self.series.cells.items()}
-        return Family(spec.name, spec.kind, spec.help, labels, samples)
+        if spec.kind == "histogram":
+            histograms = {key: cell.value() for key, cell in cells.items()}
+            created = {key: cell.created for key, cell in cells.items()}
+            return Family(spec.name, spec.kind, spec.help, labels, histograms, created)
+        created = {key: cell[1] for key, cell in cells.items()} if spec.kind == "counter" else {}
+        samples = {key: cell[0] for key, cell in cells.items()}
+        return Family(spec.name, spec.kind, spec.help, labels, samples, created)
+
+
+def _cell(spec: MetricSpec) -> HistogramCell | list[float]:
+    """Return a new cell: a counter's value and the time since which it is counted, or a gauge's and its time
+    in nanoseconds."""
+    if spec.kind == "histogram":
+        return HistogramCell(spec.buckets, spec.native)
+    return [0, time.time()] if spec.kind == "counter" else [0, 0]
 
 
 @dataclass(slots=True)
@@ -136,7 +160,7 @@ class ProbeNumbers:
     them. ``counted_here``: the agent counts its events as hits. ``early`` are events that were recorded while
     the kernel did not count hits yet, or no longer (see `hist_tables.HitCounter`). ``hits_before`` and
     ``events_before`` are those of layouts that are detached by now. ``lost`` are losses by reason, where the
-    probe is known.
+    probe is known. ``created`` is the Unix time since which all are counted, if no histogram was replaced.
     """
 
     metrics: ProbeMetrics
@@ -152,6 +176,7 @@ class ProbeNumbers:
     hits_before: int = 0
     events_before: int = 0
     lost: Counter[str] = field(default_factory=Counter)
+    created: float = field(default_factory=time.time)
 
     def takes(self) -> dict[int, Take]:
         """Return the functions with which the built-in metrics take tallies."""
@@ -215,7 +240,8 @@ def built_in(
 
     def made(name: str, samples: Mapping[LabelValues, float | HistogramValue], *labels: str) -> Family:
         kind: Literal["counter", "histogram"] = "counter" if name.endswith("_total") else "histogram"
-        return Family(f"{namespace}_{name}", kind, HELP[name], ("probe", *labels), samples)
+        created = {key: probes[key[0]].created for key in samples if key[0] in probes}
+        return Family(f"{namespace}_{name}", kind, HELP[name], ("probe", *labels), samples, created)
 
     yield made("hits_total", {(name,): number for name, number in hits.items()})
     yield made("misses_total", {(name,): number for name, number in misses.items()})

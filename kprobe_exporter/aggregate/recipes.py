@@ -6,6 +6,7 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from kprobe_exporter.aggregate.interpret import compile_condition
+from kprobe_exporter.aggregate.native import exponential
 from kprobe_exporter.model.aggregation import (
     DURATIONS,
     RETURN_ERRORS,
@@ -20,9 +21,11 @@ from kprobe_exporter.model.joins import JoinRecipe
 from kprobe_exporter.model.values import (
     CALLER,
     CPU,
+    LARGEST,
     LAYOUT_ID,
     MAX_ERRNO,
     OF_THREAD,
+    SMALLEST,
     STACK_POINTER,
     TGID,
     TID,
@@ -38,9 +41,6 @@ from kprobe_exporter.model.values import (
 Getter: TypeAlias = Callable[[Record], Value]
 
 PLACES = {"cpu": CPU, "tid": TID, "pid": TGID, "caller": CALLER}
-
-SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
-"""The limits of the numbers that a field can hold, signed or not."""
 
 ERRORS = Where(
     ("return",),
@@ -61,6 +61,7 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
             keys=(*(label.field for label in spec.labels), *spec.selects_by),
             value=spec.value,
             bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
+            exponential=exponential(spec.scale) if spec.native else None,
             last=spec.kind == "gauge",
             positive=spec.kind == "counter",
             where=spec.where,
@@ -76,10 +77,14 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
         groups.append(Group(RETURN_ERRORS, keys=("return",), where=ERRORS))
         if metrics.return_buckets and not layout.returns.pointer:
             bounds = thresholds(metrics.return_buckets, 1)
-            groups.append(Group(RETURN_VALUES, value="return", bounds=bounds, where=NO_ERRORS))
+            finer = exponential(1) if metrics.native else None
+            groups.append(
+                Group(RETURN_VALUES, value="return", bounds=bounds, where=NO_ERRORS, exponential=finer)
+            )
     if metrics.duration_buckets and layout.place("duration") is not None:
         bounds = thresholds(metrics.duration_buckets, 1e-9)
-        groups.append(Group(DURATIONS, value="duration", bounds=bounds))
+        finer = exponential(1e-9) if metrics.native else None
+        groups.append(Group(DURATIONS, value="duration", bounds=bounds, exponential=finer))
     return Recipe(tuple(groups), residual_filter)
 
 

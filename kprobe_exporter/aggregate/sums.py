@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from kprobe_exporter.aggregate.interpret import Evaluate, compile_condition
+from kprobe_exporter.aggregate.native import code
 from kprobe_exporter.aggregate.recipes import Getter, column, getter, passes, tuple_getter
 from kprobe_exporter.model.aggregation import Group, Recipe, Refused, Tally
 from kprobe_exporter.model.values import TIME, VALUES, CgroupOf, Layout, Record
@@ -139,7 +140,7 @@ def _rows(layout: Layout, group: Group, cgroups: Mapping[str, int], computed: Ma
 
 def _tallies(layout_id: int, group: Group, test: Evaluate | None, rows: Rows) -> Iterator[Tally | Refused]:
     """Yield a group's sums over these rows, and the number of refused values."""
-    where, bounds, keys = group.where, group.bounds, len(group.keys)
+    where, bounds, finer, keys = group.where, group.bounds, group.exponential, len(group.keys)
     first = keys + (group.value is not None)  # where the fields of the filter begin; the time may follow them
     cells: defaultdict[Row, _Cell] = defaultdict(lambda: _Cell(bounds))
     negative = unreadable = 0
@@ -158,7 +159,8 @@ def _tallies(layout_id: int, group: Group, test: Evaluate | None, rows: Rows) ->
             if group.positive and value < 0:
                 negative += number
                 continue
-        cell = cells[row[:keys]]
+        key = row[:keys] if finer is None else (*row[:keys], code(finer, value))
+        cell = cells[key]
         cell.events += number
         if not group.last:
             cell.sum += value * number
@@ -168,7 +170,8 @@ def _tallies(layout_id: int, group: Group, test: Evaluate | None, rows: Rows) ->
             cell.buckets[bisect_left(bounds, value)] += number
     for key, cell in cells.items():
         buckets = tuple(cell.buckets) if bounds is not None else None
-        yield Tally(layout_id, group.feeds, key, cell.events, cell.sum, cell.time, buckets)
+        bucket = finer.bucket(key[keys]) if finer is not None else None
+        yield Tally(layout_id, group.feeds, key[:keys], cell.events, cell.sum, cell.time, buckets, bucket)
     if negative or unreadable:
         yield Refused(layout_id, group.feeds, negative, unreadable)
 

@@ -2,7 +2,7 @@
 
 import math
 
-from kprobe_exporter.config.metrics import labels_of, return_buckets
+from kprobe_exporter.config.metrics import keeps_powers_of_2, labels_of, return_buckets
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
 from kprobe_exporter.config.values import Metric
@@ -45,6 +45,9 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
     elif metric.value is not None and (why := _no_key(metric.value, alternatives)):
         report(("value",), why)
     _refuse_buckets(metric.buckets or (), metric.scale, "buckets", report)
+    if metric.native and not keeps_powers_of_2(metric.scale):
+        sentence = "the kernel's buckets are powers of 2 of the value, a native histogram's of the product"
+        report(("native",), f"{sentence}: let scale be a power of 2, or {EVENTS}")
     if len(metric.labels) > MOST_LABELS:
         report(("labels",), f"the kernel aggregates by {MOST_LABELS} labels at most: {EVENTS}")
     for _, label_model, _, path in labels_of(model):

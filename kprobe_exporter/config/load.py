@@ -47,6 +47,7 @@ class _Loading:
         self.context = {"decoders": decoders}
         self.environ = environ
         self.has_otlp = False
+        self.native = False
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
 
@@ -59,6 +60,7 @@ class _Loading:
         for file in files:
             self._check_shape(file)
         settings = self._settings(files)
+        self.native = settings.native_histograms
         otlp = self._otlp(files) if with_otlp else None
         _check_probe_names(files)
         names = MetricNames(settings.namespace)
@@ -159,6 +161,7 @@ class _Loading:
             # The exemplars of exported calls are in the built-in histogram.
             duration_buckets=duration_buckets(model, () if written.get("export") else metrics.values()),
             limit=threshold(model.limit),
+            native=self.native,
             export=self._export(written.get("export"), model, attached, report),
             **model.model_dump(include={"help", "enabled", "optional", "stack", "aggregate", "critical"}),
         )
@@ -172,7 +175,7 @@ class _Loading:
             if not (model := self._valid(MetricModel, data)):
                 continue
             here = report.below(("metrics", index))
-            metric = MetricBuilder(model, probe, attached, here).metric()
+            metric = MetricBuilder(model, probe, attached, here, self.native).metric()
             if probe.aggregate == "kernel":
                 refuse_metric(model, metric, attached, here)
             if metric.name in found:

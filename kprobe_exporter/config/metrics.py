@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from math import frexp
 from typing import Any
 
 from kprobe_exporter.config.expressions import check_expression, labels_meant, missing_field, with_labels
@@ -58,6 +59,11 @@ def _is_at_most_0(passing: Filter) -> bool:
     return False
 
 
+def keeps_powers_of_2(scale: float) -> bool:
+    """Return whether the product of a power of two and ``scale`` is one."""
+    return frexp(scale)[0] == 0.5
+
+
 def labels_of(model: MetricModel) -> Iterator[tuple[str, LabelModel, Path, Path]]:
     """Yield each label's name, what it shows, and the paths of the label and of its field in the metric."""
     if isinstance(model.labels, list):
@@ -73,11 +79,20 @@ def labels_of(model: MetricModel) -> Iterator[tuple[str, LabelModel, Path, Path]
 
 
 class MetricBuilder:
-    """Builds one metric with all its defaults. Problems go to ``report``, by paths within the metric."""
+    """Builds one metric with all its defaults. Problems go to ``report``, by paths within the metric.
+
+    ``native``: a histogram that does not say so itself is a native one, too.
+    """
 
     def __init__(
-        self, model: MetricModel, probe: ProbeModel, alternatives: Alternatives, report: Report
+        self,
+        model: MetricModel,
+        probe: ProbeModel,
+        alternatives: Alternatives,
+        report: Report,
+        native: bool = False,
     ) -> None:
+        self.native = native
         self.model, self.probe, self.alternatives, self.report = model, probe, alternatives, report
         [(self.kind, self.name)] = model.given.items()
 
@@ -99,6 +114,7 @@ class MetricBuilder:
             where=self.model.where,
             scale=1.0 if self.model.scale is None else self.model.scale,
             selecting=self._check_where(labels),
+            native=self._is_native(),
         )
         self._hint_at_ports(metric)
         return metric
@@ -146,6 +162,17 @@ class MetricBuilder:
         if self.model.value == "duration":
             return duration_buckets(self.probe) or DURATION_BUCKETS
         return (return_buckets(self.probe) if self.model.value == "return" else ()) or RETURN_BUCKETS
+
+    def _is_native(self) -> bool:
+        if self.kind != "histogram":
+            if self.model.native is not None:
+                self.report(("native",), f"only a histogram can be a native one, not a {self.kind}")
+            return False
+        if self.model.native is not None:
+            return self.model.native
+        # The kernel counts by powers of two of the value, which are to be powers of two of the product.
+        fits = self.probe.aggregate != "kernel" or keeps_powers_of_2(self.model.scale or 1.0)
+        return self.native and fits
 
     def _labels(self) -> Iterator[Label]:
         names: set[str] = set()

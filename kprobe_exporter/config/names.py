@@ -113,7 +113,7 @@ class MetricNames:
             return f"names that begin with {OWN_PREFIX} are the exporter's own: choose another"
         if metric.name in self._metrics:
             first, there = self._metrics[metric.name]
-            compared = ("kind", "help", "buckets")
+            compared = ("kind", "help", "buckets", "native")
             differ = [what for what in compared if getattr(first, what) != getattr(metric, what)]
             if [label.name for label in first.labels] != [label.name for label in metric.labels]:
                 differ.append("labels")

@@ -88,6 +88,8 @@ class MetricModel(Strict):
     """NAME to field or to `{field, decode}`; `[comm]` is short for `{comm: comm}`."""
     buckets: Buckets | None = None
     """A histogram's upper bounds, rising, without +Inf."""
+    native: bool | None = None
+    """Whether a histogram is a native one, too; without it as `global.native_histograms` says."""
 
     @property
     def given(self) -> dict[MetricKind, str]:
@@ -257,6 +259,8 @@ class GlobalModel(Strict):
     nested_containers: bool = False
     """Whether a thread in a container of a container, as in a node of kind, is in the inner one. Who may make
     cgroups in a container or in a unit of systemd can then name another container or pod."""
+    native_histograms: bool = False
+    """Whether histograms are native ones, too: for scrapes in protobuf, and in OTLP as exponential ones."""
 
 
 class Document(Strict):

@@ -64,6 +64,7 @@ class Metric:
     ``buckets`` are a histogram's ascending upper bounds without +Inf; None for the other kinds.
     ``where`` is a filter that the agent evaluates: events that do not pass it do not change the metric.
     ``selecting`` are the names in it that mean labels of the metric, and no fields.
+    ``native``: a histogram has exponential buckets, too.
     """
 
     kind: MetricKind
@@ -75,6 +76,7 @@ class Metric:
     where: str | None = None
     scale: float = 1.0
     selecting: frozenset[str] = frozenset()
+    native: bool = False
 
     @property
     def where_parts(self) -> tuple[Node | None, Node | None]:
@@ -192,6 +194,7 @@ class Probe:
     """A probe, which uses the first alternative of ``attach`` that the kernel supports.
 
     The fields of ``ProbeModel`` describe the others. Without bounds there is no built-in histogram.
+    ``native``: the built-in histograms have exponential buckets, too.
     """
 
     name: str
@@ -209,6 +212,7 @@ class Probe:
     critical: bool = False
     let: Mapping[str, str] = field(default_factory=dict)
     export: Export | None = None
+    native: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +234,7 @@ class Settings:
     max_matches: int = 100
     limit: Threshold = LIMIT_OF_ALL
     nested_containers: bool = False
+    native_histograms: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,15 +36,44 @@ class RecordFilter(NamedTuple):
     condition: Condition | None
 
 
+class ExponentialBucket(NamedTuple):
+    """A bucket of a native histogram: above 2^((step - 1) / 2^schema), up to 2^(step / 2^schema).
+
+    ``step`` is what Prometheus calls a bucket's index. ``sign`` is 1; -1 for the bucket of the opposite
+    numbers, and 0 for that of 0.
+    """
+
+    sign: int
+    step: int
+    schema: int
+
+
+class Exponential(NamedTuple):
+    """The exponential buckets of whole numbers that are multiplied by a factor.
+
+    The first has the step ``first``. ``bounds`` hold, for each bucket, the greatest whole number that falls
+    into it. A number's code is its bucket's place among them, from 1, with the number's sign; 0 is that of 0.
+    """
+
+    schema: int
+    first: int
+    bounds: tuple[int, ...]
+
+    def bucket(self, code: int) -> ExponentialBucket:
+        """Return the bucket that has this code."""
+        return ExponentialBucket((code > 0) - (code < 0), self.first + abs(code) - 1, self.schema)
+
+
 class Group(NamedTuple):
     """What one metric adds up from a layout's records, grouped by the raw values of ``keys``.
 
     ``feeds`` is the index of the metric in the probe's metrics, or a built-in metric. ``value`` is the field
     whose values are summed, put into buckets or kept; None counts the records. A histogram's ``bounds``
-    hold, for each of its buckets, the greatest whole number that falls into it. ``last`` keeps the value of
-    the last record. ``positive`` refuses values below 0. Records that do not meet ``where`` change nothing.
-    Those for which the value or ``where`` is missing are unreadable.
-    ``cgroups`` are the indexes of keys that name a thread: the path of its cgroup is the key.
+    hold, for each of its buckets, the greatest whole number that falls into it; with ``exponential``, there
+    is a tally for each of these buckets, too. ``last`` keeps the value of the last record. ``positive``
+    refuses values below 0. Records that do not meet ``where`` change nothing. Those for which the value or
+    ``where`` is missing are unreadable. ``cgroups`` are the indexes of keys that name a thread: the path of
+    its cgroup is the key.
     """
 
     feeds: int
@@ -55,6 +84,7 @@ class Group(NamedTuple):
     positive: bool = False
     where: Where | None = None
     cgroups: tuple[int, ...] = ()
+    exponential: Exponential | None = None
 
 
 class Recipe(NamedTuple):
@@ -66,8 +96,8 @@ class Recipe(NamedTuple):
 
 class Tally(NamedTuple):
     """The sums over the ``events`` records of one key. Depending on the group, ``sum`` is the sum of their
-    values or the last value (of ``time``, in ns); ``buckets`` are counts (the last is +Inf). ``feeds`` is
-    the group's."""
+    values or the last value (of ``time``, in ns); ``buckets`` are counts (the last is +Inf), and all values
+    are in the ``exponential`` bucket. ``feeds`` is the group's."""
 
     layout_id: int
     feeds: int
@@ -76,6 +106,7 @@ class Tally(NamedTuple):
     sum: int
     time: int = 0
     buckets: tuple[int, ...] | None = None
+    exponential: ExponentialBucket | None = None
 
 
 class Refused(NamedTuple):

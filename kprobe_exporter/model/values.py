@@ -34,6 +34,10 @@ def is_error(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and -MAX_ERRNO <= value < 0
 
 
+SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
+"""The limits of the numbers that a field can hold, signed or not."""
+
+
 def decimal(number: float) -> Fraction:
     """Return the shortest decimal number that is this float, which is what a configuration says."""
     return Fraction(repr(float(number)))
@@ -362,7 +366,7 @@ class MetricSpec(NamedTuple):
 
     ``value`` is the field it takes, multiplied by ``scale``; None means the value 1. Events that do not
     pass ``where`` change nothing, nor do those that do not pass ``selects``, which names labels of the metric
-    and the fields ``selects_by``.
+    and the fields ``selects_by``. A ``native`` histogram has exponential buckets beside its own.
     """
 
     name: str
@@ -375,6 +379,7 @@ class MetricSpec(NamedTuple):
     where: Where | None = None
     selects: Where | None = None
     selects_by: tuple[str, ...] = ()
+    native: bool = False
 
 
 class Emission(NamedTuple):
@@ -396,13 +401,14 @@ class Emission(NamedTuple):
 
 class ProbeMetrics(NamedTuple):
     """The metrics of one probe. ``return_buckets`` and ``duration_buckets``, which are in seconds, are the
-    bounds of the built-in histograms; empty for none."""
+    bounds of the built-in histograms; empty for none. ``native``: these have exponential buckets, too."""
 
     probe: str
     metrics: tuple[MetricSpec, ...]
     return_buckets: tuple[float, ...]
     returns: ReturnType | None
     duration_buckets: tuple[float, ...] = ()
+    native: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,29 +440,47 @@ class Exemplar(NamedTuple):
     time: float
 
 
+class NativeValue(NamedTuple):
+    """The exponential buckets of a native histogram: ``zero`` values of 0, and the others by their index.
+
+    The bucket of an index holds values above 2^((index - 1) / 2^schema), up to 2^(index / 2^schema), that of
+    ``negative`` their opposites.
+    """
+
+    schema: int
+    zero: int
+    positive: Mapping[int, int]
+    negative: Mapping[int, int]
+
+
 class HistogramValue(NamedTuple):
     """A histogram: ``counts`` per bucket, not cumulative, one more than ``bounds`` (the last is +Inf).
 
-    ``exemplars`` are the latest ones, by the index of their bucket.
+    ``exemplars`` are the latest ones, by the index of their bucket. ``native`` has the same values again.
     """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     sum: float
     exemplars: Mapping[int, Exemplar] = {}
+    native: NativeValue | None = None
 
 
 LabelValues: TypeAlias = tuple[str, ...]
 
 
 class Family(NamedTuple):
-    """One metric with all its label sets, as it is exposed. A counter's ``name`` includes ``_total``."""
+    """One metric with all its label sets, as it is exposed. A counter's ``name`` includes ``_total``.
+
+    ``created`` is the Unix time since which a label set is counted, as far as it is known.
+    """
 
     name: str
     type: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...]
     samples: Mapping[LabelValues, float | HistogramValue]
+    created: Mapping[LabelValues, float] = {}
 
 
 ShownState: TypeAlias = Literal["up", "down", "tripped", "unsure", "absent", "disabled"]

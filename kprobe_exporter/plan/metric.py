@@ -46,6 +46,7 @@ def metric_spec(
         by_fields,
         by_labels,
         tuple(name for name in by_labels.fields if name not in metric.selecting) if by_labels else (),
+        metric.native,
     )
 
 

@@ -63,7 +63,8 @@ def plan_probe(
     alternatives = [_with_computed(way, fields) for way in alternatives]
     lets = inserted(probe.let)
     metrics = tuple(metric_spec(metric, namespace, decoders, lets) for metric in probe.metrics)
-    fed = ProbeMetrics(probe.name, metrics, probe.return_buckets, _returns(alternatives), durations)
+    returns = _returns(alternatives)
+    fed = ProbeMetrics(probe.name, metrics, probe.return_buckets, returns, durations, probe.native)
     return ProbePlan(probe, fed, tuple(alternatives))
 
 

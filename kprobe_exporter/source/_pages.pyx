@@ -20,6 +20,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from posix.unistd cimport read
 
 import os
+from bisect import bisect_left
 from collections import Counter
 from math import ceil, floor
 
@@ -43,6 +44,9 @@ cdef enum:  # ring_buffer_type of include/linux/ring_buffer.h; pages.py has the 
     TIME_EXTEND = 30
     TIME_STAMP = 31
     STAMP_BITS = 59
+
+cdef extern from *:
+    int __builtin_clzll(unsigned long long) nogil
 
 cdef enum:
     STACK = -1
@@ -164,7 +168,8 @@ cdef class PageParser(Joining):
             _fill_node(&self._nodes[<uint32_t>i], entry)
         for i, (group, shape, where, roots) in enumerate(tables):
             _fill_table(&self._tables[<uint32_t>i], group, shape, where, roots)
-            self._resolvers.append([_resolver(shape, name, names) for name in group.keys])
+            resolvers = [_resolver(shape, name, names) for name in group.keys]
+            self._resolvers.append(resolvers if group.exponential is None else [*resolvers, None])
         self._make_parts(joins)
 
     def __dealloc__(self):

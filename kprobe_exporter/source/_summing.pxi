@@ -22,14 +22,14 @@ cdef class Summing:
         for group in recipe.groups:
             where = -1 if group.where is None else _add_nodes(nodes, [group.where.condition], shape)
             tables.append((group, shape, where, roots))
-            self._owners.append((shape.layout.layout_id, group.feeds))
+            self._owners.append((shape.layout.layout_id, group.feeds, group.exponential))
         return 0
 
     cdef object _empty(self, Table* table, uint32_t number, batch):
         """Move a table's sums to the batch, and empty the table."""
         cdef uint32_t i, b
         cdef Cell* cell
-        layout_id, feeds = self._owners[number]
+        layout_id, feeds, finer = self._owners[number]
         if table.negative or table.unreadable:
             batch.refused.append(Refused(layout_id, feeds, table.negative, table.unreadable))
             table.negative = table.unreadable = 0
@@ -44,7 +44,10 @@ cdef class Summing:
                     [table.buckets[<size_t>i * (table.nbounds + 1) + b] for b in range(table.nbounds + 1)]
                 )
             key = self._raw_key(table.arena + cell.key, table, self._resolvers[number])
-            tallies.append(Tally(layout_id, feeds, key, cell.count, _int(cell.sum), cell.time, buckets))
+            bucket = None
+            if finer is not None:
+                bucket, key = finer.bucket(key[table.nkeys]), key[: table.nkeys]
+            tallies.append(Tally(layout_id, feeds, key, cell.count, _int(cell.sum), cell.time, buckets, bucket))
         table.used, table.arena_used = 0, 0
         memset(table.index, 0, <size_t>table.slots * 4)
 
@@ -52,7 +55,7 @@ cdef class Summing:
         cdef uint32_t i, length
         cdef Num number
         parts = []
-        for i in range(table.nkeys):
+        for i in range(len(resolvers)):
             value = None
             if at[0] == 1 or at[0] == 2:
                 number.hi = 0 if at[0] == 1 else -1

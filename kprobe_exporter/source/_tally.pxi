@@ -22,6 +22,9 @@ cdef struct Table:
     Place value
     int32_t nbounds
     Num* bounds
+    uint64_t* finer  # the bounds of exponential buckets, for a native histogram
+    uint32_t nfiner
+    uint32_t[66] starts  # of the first that holds a number with so many bits
     uint32_t* index
     uint32_t slots
     Cell* cells
@@ -71,6 +74,26 @@ cdef uint32_t _key(const Table* table, const Rec* rec, uint8_t* out) noexcept no
             out[at] = 0
             at += 1
     return at
+
+
+cdef uint32_t _code(const Table* table, Num value, uint8_t* out) noexcept nogil:
+    """Write the code of a value's exponential bucket as one more key; return its length."""
+    cdef uint64_t magnitude = value.lo if value.hi >= 0 else 0 - value.lo
+    cdef int64_t code = 0
+    cdef uint32_t bits, low, high, middle
+    if magnitude:
+        bits = 64 - __builtin_clzll(magnitude)
+        low, high = table.starts[bits], table.starts[bits + 1]
+        while low < high:
+            middle = (low + high) >> 1
+            if table.finer[middle] < magnitude:
+                low = middle + 1
+            else:
+                high = middle
+        code = <int64_t>low + 1 if value.hi >= 0 else -1 - <int64_t>low
+    out[0] = 1 if code >= 0 else 2
+    memcpy(out + 1, &code, 8)
+    return 9
 
 
 cdef bint _grow(Table* table) noexcept nogil:
@@ -147,6 +170,7 @@ cdef bint _tally(
     cdef Num value
     cdef Cell* cell
     cdef int32_t low, high, middle
+    cdef uint32_t length
     cdef int met
     if table.where >= 0:
         met = _meets(nodes, table.where, rec)
@@ -160,7 +184,10 @@ cdef bint _tally(
         if table.positive and value.hi < 0:
             table.negative += 1
             return True
-    cell = _cell(table, scratch, _key(table, rec, scratch), seed)
+    length = _key(table, rec, scratch)
+    if table.finer != NULL:
+        length += _code(table, value, scratch + length)
+    cell = _cell(table, scratch, length, seed)
     if cell == NULL:
         return False
     cell.count += 1
@@ -204,6 +231,17 @@ cdef int _fill_table(Table* table, group, shape, int where, roots) except -1:
             raise MemoryError
         for i, bound in enumerate(group.bounds):
             table.bounds[i] = _num(bound)
+    if group.exponential is not None:
+        finer = group.exponential.bounds
+        table.nfiner = len(finer)
+        table.finer = <uint64_t*>calloc(max(1, table.nfiner), 8)
+        if table.finer == NULL:
+            raise MemoryError
+        for i, bound in enumerate(finer):
+            table.finer[i] = bound
+        for i in range(1, 65):
+            table.starts[i] = bisect_left(finer, <uint64_t>1 << (i - 1))
+        table.starts[65] = table.nfiner - 1
     return 0
 
 
@@ -219,6 +257,7 @@ cdef int _place_used(shape, str name, roots, Place* out) except -1:
 cdef void _free_table(Table* table) noexcept:
     free(table.keys)
     free(table.bounds)
+    free(table.finer)
     free(table.index)
     free(table.cells)
     free(table.buckets)

@@ -3,13 +3,15 @@
 import gzip
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from kprobe_exporter.export.prometheus import CONTENT_TYPES
 from tests.bench.checks import require_all_told
-from tests.bench.load import DELIVERED, LOST, Agent, Workload, agent, config, workloads
+from tests.bench.load import DELIVERED, LOST, RETURNS, Agent, Workload, agent, config, workloads
 from tests.bench.progress import say
 from tests.bench.table import Table, reached
+from tests.support.client_model import read
 
 TITLE = "Scrape"
 SIZES = (100, 1_000, 10_000, 20_000)
@@ -20,11 +22,19 @@ SCRAPES = 9
 PAUSE = 0.5
 EVERY_SECOND = 10
 
+PROTOBUF = {"Accept": CONTENT_TYPES["protobuf"]}
 FORMS: Mapping[str, Mapping[str, str]] = {
     "OpenMetrics": {"Accept": "application/openmetrics-text;version=1.0.0"},
+    "protobuf": PROTOBUF,
     "text, gzip": {"Accept-Encoding": "gzip"},
 }
 """What a client may ask for instead of text, by its headers."""
+
+HISTOGRAMS = 20_000
+FOLDED = f"{RETURNS}\n    let: {{folded: return % {HISTOGRAMS}}}"
+HISTOGRAM = "{histogram: offsets, help: Offsets., value: return, labels: {folded: folded}}"
+OFFSETS = 20 * HISTOGRAMS
+"""Each label set gets so many different values that they fall into about 20 buckets of a native histogram."""
 
 COLUMNS = "samples of the metric, all samples, body, median, longest, memory, made, missing, lost"
 
@@ -78,13 +88,16 @@ def table() -> Table:
                 say(f"{size:,} samples every second")
                 steady = under_load(running, workload, size, EVERY_SECOND, 1)
                 rows.append(steady.row(f"{RATE:,} events/s, every second", size))
+    rows += [*_histograms()]
     return Table(
         TITLE,
         "A counter with a label of so many values; its probe is `syscalls:sys_exit_lseek` with a filter on"
         " one thread, the buffer 1 MiB per CPU. A scrape is a connection of its own, as text, without gzip"
         f" unless a row says otherwise, read to its end; {SCRAPES} of them, {PAUSE} s apart, or"
         f" {EVERY_SECOND}, one every second. Memory is VmRSS after them. *missing* of the made events were"
-        " not delivered, *lost* is what the agent told of that.",
+        " not delivered, *lost* is what the agent told of that. The last rows are of a histogram with"
+        f" {HISTOGRAMS:,} label sets, each with 20 values, in the classic buckets of return values and as a"
+        " native one: of that, protobuf has both, and Prometheus stores one series for each label set.",
         tuple(COLUMNS.split(", ")),
         tuple(rows),
         (
@@ -107,17 +120,40 @@ def table() -> Table:
     )
 
 
+def _histograms() -> Iterator[tuple[str, ...]]:
+    """Yield the rows of histograms with classic buckets, and with native ones, too."""
+    for native in (False, True):
+        more: dict[str, str | int] = {**LIMITS, "native_histograms": str(native).lower()}
+        with workloads() as [workload], agent(config([workload.tid], HISTOGRAM, FOLDED, **more)) as running:
+            workload.start(RATE, 1.5 * OFFSETS / RATE, OFFSETS)
+            workload.made()
+            running.settled(DELIVERED)
+            forms: Mapping[str, Mapping[str, str]] = {"text": {}, "protobuf": PROTOBUF}
+            for name, headers in forms.items():
+                say(f"{HISTOGRAMS:,} histograms, {name}")
+                measured = scrapes(running, SCRAPES, PAUSE, headers)
+                kind = "native and classic" if native else "classic"
+                yield measured.row(f"{kind} histograms, idle, {name}", HISTOGRAMS)
+
+
 def scrapes(running: Agent, count: int, pause: float, headers: Mapping[str, str] = {}) -> Measured:
     """One after the other, beginning every ``pause`` seconds or as soon as the one before is over."""
-    times, samples, body = [], 0, b""
+    times, body = [], b""
     for _ in range(count):
         began = time.monotonic()
         body = running.scrape(headers=headers)
         times.append(time.monotonic() - began)
-        text = gzip.decompress(body) if "Accept-Encoding" in headers else body
-        samples = sum(not line.startswith(b"#") for line in text.splitlines())
         time.sleep(max(0.0, pause - times[-1]))
-    return Measured(samples, len(body), tuple(times), running.resident())
+    return Measured(_samples(body, headers), len(body), tuple(times), running.resident())
+
+
+def _samples(body: bytes, headers: Mapping[str, str]) -> int:
+    """Return the number of samples in a body, as the text format has them."""
+    if headers is PROTOBUF:
+        metrics = [metric for family in read(body) for metric in family.metric]
+        return sum(len(metric.histogram.bucket) + 2 if metric.histogram.bucket else 1 for metric in metrics)
+    text = gzip.decompress(body) if "Accept-Encoding" in headers else body
+    return sum(not line.startswith(b"#") for line in text.splitlines())
 
 
 def under_load(running: Agent, workload: Workload, size: int, count: int, pause: float) -> Measured:

@@ -87,6 +87,7 @@ class Full:
 
 ONE_FIELD = "pages in memory, one field as a value"
 COMPUTED = "pages in memory, an expression over two fields"
+NATIVE = "pages in memory, one field as a value of a native histogram, too"
 FLOOR, WALK = "the floor: raw pages, thrown away", "the walk alone: every event seen and counted"
 JOINED = "calls joined, binary: two events each"
 
@@ -104,6 +105,7 @@ def table() -> Table:
     rates = {name: EVENTS / min(times) for name, times in seconds.items()}
     costs = expression.nanoseconds()
     rates |= {ONE_FIELD: 1e9 / costs[expression.ONE_FIELD], COMPUTED: 1e9 / costs[expression.TWO_FIELDS]}
+    rates[NATIVE] = 1e9 / costs[expression.NATIVE]
     more = costs[expression.TWO_FIELDS] - costs[expression.ONE_FIELD]
     text, binary = rates["pipeline, text"], rates["pipeline, binary"]
     scaled = binary / text * SCALE

@@ -162,7 +162,15 @@ def metrics(number: int) -> ProbeMetrics:
     specs = (
         *(MetricSpec(f"p{number}_{name}_total", "counter", "h", None, (label(name),)) for name in names),
         MetricSpec(f"p{number}_sizes_total", "counter", "h", "size", (label("name"), label("why"))),
-        MetricSpec(f"p{number}_took", "histogram", "h", "duration", (label("size"),), (5.0, 10.0, 1000.0)),
+        MetricSpec(
+            f"p{number}_took",
+            "histogram",
+            "h",
+            "duration",
+            (label("size"),),
+            (5.0, 10.0, 1000.0),
+            native=bool(number % 2),
+        ),
         MetricSpec(f"p{number}_speed", "counter", "h", "speed", (label("sum"),)),
         MetricSpec(
             f"p{number}_some_total",
@@ -177,7 +185,7 @@ def metrics(number: int) -> ProbeMetrics:
     if len(join.begins) == 1:
         specs += (MetricSpec(f"p{number}_last", "gauge", "h", "duration", (label("tid"),)),)
     returns = join.layout.returns
-    return ProbeMetrics(f"probe{number}", specs, (1.0, 4.0), returns, (1e-9, 1e-8, 1e-7))
+    return ProbeMetrics(f"probe{number}", specs, (1.0, 4.0), returns, (1e-9, 1e-8, 1e-7), native=True)
 
 
 def call(number: int, tid: int, pointer: int, size: int, name: bytes | None) -> bytes:

@@ -101,7 +101,9 @@ MISSING = condition('missing != 3 && name != "sh" && return >= -7')
 METRICS = (
     MetricSpec("a_total", "counter", "h", None, (label("name"), label("return"))),
     MetricSpec("b_total", "counter", "h", "return", (label("cpu"),)),
-    MetricSpec("c", "histogram", "h", "return", (label("tid"),), (-10.0, 0.0, 5.5, 100.0, 1e18), scale=0.5),
+    MetricSpec(
+        "c", "histogram", "h", "return", (label("tid"),), (-10.0, 0.0, 5.5, 100.0, 1e18), 0.5, native=True
+    ),
     MetricSpec("d", "gauge", "h", "return", (label("caller"),), scale=3.0),
     MetricSpec("e_total", "counter", "h", None, (label("pid"), label("symbol")), where=NEGATIVE),
     MetricSpec("f_total", "counter", "h", "tid", (), where=NAMED),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
@@ -14,7 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.otlp.channel import Sender, SendingThread
-from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Snapshot
+from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, NativeValue, Snapshot
 
 POINTS = 500
 """Data points of one request: even at 8 KiB each, gRPC servers accept the request."""
@@ -29,11 +29,14 @@ ABSENT: Any = None
 
 INT64 = range(-(1 << 63), 1 << 63)
 
-DATA: Mapping[str, Callable[[list[Any]], sdk.Sum | sdk.Gauge | sdk.Histogram]] = {
+Data: TypeAlias = sdk.Sum | sdk.Gauge | sdk.Histogram | sdk.ExponentialHistogram
+
+DATA: Mapping[str, Callable[[list[Any]], Data]] = {
     "counter": partial(sdk.Sum, aggregation_temporality=CUMULATIVE, is_monotonic=True),
     "gauge": sdk.Gauge,
     "histogram": partial(sdk.Histogram, aggregation_temporality=CUMULATIVE),
 }
+NATIVE = partial(sdk.ExponentialHistogram, aggregation_temporality=CUMULATIVE)
 
 
 class Conversion:
@@ -146,10 +149,14 @@ class Pusher(SendingThread):
 
 def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> sdk.Metric:
     points: list[Any] = []
+    data = DATA[family.type]
     for labels, value in family.samples.items():
         attributes = dict(zip(family.labels, map(one_line, labels), strict=True))
         start = ABSENT if family.type == "gauge" else starts[labels]
-        if isinstance(value, HistogramValue):
+        if isinstance(value, HistogramValue) and value.native is not None:
+            points.append(_exponential(attributes, start, now, value, value.native))
+            data = NATIVE
+        elif isinstance(value, HistogramValue):
             points.append(_histogram(attributes, start, now, value))
         else:
             # An integer that does not fit into OTLP's signed 64 bits is sent as a float.
@@ -158,17 +165,13 @@ def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> sdk.
     # No encoder accepts lone surrogates.
     text = family.help.encode("utf-8", "backslashreplace").decode()
     unit = UNITS.get(family.name.removesuffix("_total").rpartition("_")[2], "")
-    return sdk.Metric(family.name, text, unit, DATA[family.type](points))
+    return sdk.Metric(family.name, text, unit, data(points))
 
 
 def _histogram(
     attributes: dict[str, str], start: int, now: int, value: HistogramValue
 ) -> sdk.HistogramDataPoint:
     """Convert a histogram. In both protocols a bucket includes its upper bound.
-
-    The bounds are explicit even where they are powers of two. An exponential histogram has no bucket for
-    values above the last bound. Its lowest bucket would also have to hold both 0 and 1, which a hist
-    trigger's ``.log2`` does not tell apart (hist_field_log2() in kernel/trace/trace_events_hist.c).
 
     If values may be negative, the sum could decrease, and OTLP leaves it out.
     """
@@ -177,3 +180,32 @@ def _histogram(
     return sdk.HistogramDataPoint(
         attributes, start, now, count, total, value.counts, value.bounds, min=ABSENT, max=ABSENT
     )
+
+
+def _exponential(
+    attributes: dict[str, str], start: int, now: int, value: HistogramValue, native: NativeValue
+) -> sdk.ExponentialHistogramDataPoint:
+    """Convert a native histogram, whose bounds OTLP does not need."""
+    count, total = sum(value.counts), ABSENT if native.negative else float(value.sum)
+    return sdk.ExponentialHistogramDataPoint(
+        attributes,
+        start,
+        now,
+        count,
+        total,
+        native.schema,
+        native.zero,
+        _buckets(native.positive),
+        _buckets(native.negative),
+        flags=0,
+        min=ABSENT,
+        max=ABSENT,
+    )
+
+
+def _buckets(counts: Mapping[int, int]) -> sdk.Buckets:
+    """Return the buckets from the lowest to the highest that has a value. OTLP's index is lower by one."""
+    if not counts:
+        return sdk.Buckets(0, [])
+    low, high = min(counts), max(counts)
+    return sdk.Buckets(low - 1, [counts.get(step, 0) for step in range(low, high + 1)])

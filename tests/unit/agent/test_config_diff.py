@@ -92,6 +92,7 @@ def with_metric(*metrics: Metric) -> Config:
         ([replace(PLAIN, labels=(Label("comm", "cpu"),))], True),
         ([replace(PLAIN, value="size", scale=512)], True),
         ([replace(PLAIN, kind="gauge")], True),
+        ([replace(PLAIN, native=True)], True),
         ([], False),  # the metric is gone, so nothing begins reset
         ([replace(PLAIN, name="n_total")], False),
     ],
@@ -108,7 +109,7 @@ def test_a_change_of_room_makes_hist_tables_anew() -> None:
     assert (found.changed, found.kept) == (("k",), ("e",))
 
 
-AT_ONCE = {"max_series", "max_series_total", "series_ttl", "max_matches", "limit"}
+AT_ONCE = {"max_series", "max_series_total", "series_ttl", "max_matches", "limit", "native_histograms"}
 OTHER: dict[str, object] = {
     "namespace": "other",
     "tracefs_instance": "other",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
+from kprobe_exporter.aggregate.native import NativeCell
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type
@@ -18,7 +19,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.aggregation import Tally
+from kprobe_exporter.model.aggregation import ExponentialBucket, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
 from kprobe_exporter.model.values import (
     Batch,
@@ -27,6 +28,7 @@ from kprobe_exporter.model.values import (
     LabelSpec,
     Layout,
     MetricSpec,
+    NativeValue,
     ProbeMetrics,
     ProbeSpec,
     Record,
@@ -132,7 +134,7 @@ METRICS = (
     Metric("counter", "a_total", "h", None, (COMM, Label("e", "return", (Decode("errno"),)))),
     Metric("counter", "b_total", "h", "n", (COMM,), scale=512.0),
     Metric("counter", "c_total", "h", "return"),
-    Metric("histogram", "d", "h", "return", (COMM,), (-1.0, 0.0, 1.0, 2.0, 64.0, 4096.0)),
+    Metric("histogram", "d", "h", "return", (COMM,), (-1.0, 0.0, 1.0, 2.0, 64.0, 4096.0), native=True),
     Metric("histogram", "e", "h", "n", (), (0.001, 0.512, 4.096), scale=0.001),
     Metric("counter", "f_total", "h", None, (), where="n > 100"),
 )
@@ -143,7 +145,7 @@ def numbers(
 ) -> tuple[Numbers, ProbeSpec]:
     """Return what an agent shows of these events, aggregated in the kernel or event by event."""
     way = Attach(parse_target("kretprobe:f"), {"n": "$arg1:u64"}, "n != 7", return_type(returns))
-    made = Probe("p", "help", (way,), METRICS, aggregate=aggregate)  # type: ignore[arg-type]
+    made = Probe("p", "help", (way,), METRICS, aggregate=aggregate, native=True)  # type: ignore[arg-type]
     described = Kernel(lambda *_: None, counts_tracepoints=hist)
     plan = plan_probe(made, "ns", DECODERS, described, itertools.count())
     spec = plan.alternatives[0]
@@ -197,11 +199,25 @@ def test_the_same_as_by_events(
 
 
 def rounded(samples: dict[Any, Any]) -> dict[Any, Any]:
-    """Round the sums, because sums of fractions in another order differ in their last bits."""
+    """Round the sums, because sums of fractions in another order differ in their last bits.
+
+    Native histograms have the buckets of schema 0, in which the kernel counts.
+    """
     return {
-        key: (value.counts, round(value.sum, 6)) if isinstance(value, HistogramValue) else value
+        key: (value.counts, round(value.sum, 6), value.native and by_powers_of_2(value.native))
+        if isinstance(value, HistogramValue)
+        else value
         for key, value in samples.items()
     }
+
+
+def by_powers_of_2(value: NativeValue) -> NativeValue:
+    cell = NativeCell()
+    cell.add(ExponentialBucket(1, 0, 0), 0)
+    for sign, counts in ((0, {0: value.zero}), (1, value.positive), (-1, value.negative)):
+        for step, events in counts.items():
+            cell.add(ExponentialBucket(sign, step, value.schema), events)
+    return cell.value()._replace(positive={step: events for step, events in cell.positive.items() if events})
 
 
 def test_an_update_of_a_probe_that_is_not_attached() -> None:

@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.recipes import (
-    LARGEST,
-    SMALLEST,
     getter,
     join_recipe,
     passes,
@@ -19,7 +17,9 @@ from kprobe_exporter.aggregate.recipes import (
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.joins import JoinRecipe
 from kprobe_exporter.model.values import (
+    LARGEST,
     MAX_ERRNO,
+    SMALLEST,
     Arg,
     Join,
     LabelSpec,

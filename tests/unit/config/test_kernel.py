@@ -22,6 +22,7 @@ POWERS = "the kernel's buckets are powers of 2 of the value:"
         "{histogram: a, value: n, buckets: [-5, 0, 1, 2, 1024], labels: [comm, n]}",
         "{histogram: a, value: n, scale: 1.0e-3, buckets: [0.001, 0.512, 1.024]}",
         "{histogram: a, value: n, scale: 1024, buckets: {exp2: {min: 1024, count: 20}}}",
+        "{histogram: a, value: n, scale: 0.125, buckets: [0.125, 8], native: true}",
     ],
 )
 def test_what_the_kernel_can_do(config: Load, metric: str) -> None:
@@ -44,6 +45,10 @@ def test_what_the_kernel_can_do(config: Load, metric: str) -> None:
         ("histogram: a, value: n, scale: 512, ¦buckets: [1, 512]", f"buckets: {POWERS} 1 is no"),
         ("histogram: a, value: n, scale: 1.0e-300, ¦buckets: [1.0e+10]", f"buckets: {POWERS} 1e+10 is no"),
         ("histogram: a, value: n, scale: 1.0e+300, ¦buckets: [1.0e-100]", f"buckets: {POWERS} 1e-100 is no"),
+        (
+            "histogram: a, value: n, scale: 0.001, buckets: [0.512], native: ¦true",
+            "native: the kernel's buckets are powers of 2 of the value, a native histogram's of the product",
+        ),
         ("counter: a_total, where: 'n > 1 && ¦pid == 3'", "where: the kernel does not know 'pid'"),
         ("counter: a_total, value: ¦hitcount", "value: 'hitcount' is a word of the kernel's hist triggers"),
     ],

@@ -55,6 +55,33 @@ def test_buckets(config: Load, text: str, rest: str, expected: tuple[float, ...]
     assert metric(config, text, rest).buckets == expected
 
 
+NATIVES = (
+    ("counter: a_total", False),
+    ("histogram: a, value: return", None),
+    ("histogram: a, value: return, native: false", False),
+    ("histogram: a, value: return, native: true", True),
+)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize(("text", "native"), NATIVES)
+def test_which_histograms_are_native(config: Load, text: str, native: bool | None, everywhere: bool) -> None:
+    settings = f"global: {{native_histograms: {str(everywhere).lower()}}}\n"
+    probes = f"probes: [{{name: p, attach: 'kretprobe:f', metrics: [{{{text}}}]}}]"
+    [probe] = config(settings + probes).probes
+    assert probe.native == everywhere
+    assert probe.metrics[0].native == (everywhere if native is None else native)
+
+
+def test_where_the_kernel_counts_only_what_fits_is_native(config: Load) -> None:
+    metrics = (
+        "[{histogram: a, value: return, scale: 0.001, buckets: [0.512]}, {histogram: sizes, value: return}]"
+    )
+    probe = f"{{name: p, aggregate: kernel, attach: 'kretprobe:f', returns: int, metrics: {metrics}}}"
+    [made] = config(f"global: {{native_histograms: true}}\nprobes: [{probe}]").probes
+    assert [metric.native for metric in made.metrics] == [False, True]
+
+
 def test_help_is_one_line_and_never_missing(config: Load) -> None:
     assert metric(config, "{counter: open_errors_total}").help == "Open errors, from kernel events."
     assert metric(config, "{counter: a_total, help: 'a\n\n  b '}").help == "a b"
@@ -67,6 +94,7 @@ def test_help_is_one_line_and_never_missing(config: Load) -> None:
         ("¦{gauge: a}", ".value: a gauge needs `value`"),
         ("¦{histogram: a}", ".value: a histogram needs `value`"),
         ("{counter: a_total, ¦buckets: [1]}", ".buckets: only a histogram has buckets"),
+        ("{counter: a_total, native: ¦true}", ".native: only a histogram can be a native one, not a counter"),
         ("{counter: a_total, value: ¦comm}", ".value: 'comm' is text at kretprobe:f: this needs"),
         ("{counter: a_total, value: ¦caller}", ".value: 'caller' is text at kretprobe:f"),
         ("{counter: a_total, value: ¦text}", ".value: 'text' is text at kretprobe:f"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.messages import delimited
-from kprobe_exporter.model.values import Exemplar, Family, HistogramValue
+from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, NativeValue
 from tests.support.client_model import TYPES, read
 
 TEXTS = st.text(st.characters(), max_size=200)
@@ -25,12 +25,17 @@ EXEMPLARS = st.builds(
 )
 
 
+STEPS = st.dictionaries(st.integers(-600, 600), st.integers(1, 2**60), max_size=20)
+NATIVE = st.builds(NativeValue, st.integers(-4, 8), st.integers(0, 2**60), STEPS, STEPS)
+
+
 @st.composite
 def histograms(draw: st.DrawFn) -> HistogramValue:
     bounds = sorted(draw(st.sets(st.floats(allow_nan=False, allow_infinity=False), max_size=4)))
     counts = draw(st.lists(st.integers(0, 2**60), min_size=len(bounds) + 1, max_size=len(bounds) + 1))
     exemplars = draw(st.dictionaries(st.integers(0, len(bounds)), EXEMPLARS))
-    return HistogramValue(tuple(bounds), tuple(counts), draw(st.floats()), exemplars)
+    native = draw(st.none() | NATIVE)
+    return HistogramValue(tuple(bounds), tuple(counts), draw(st.floats()), exemplars, native)
 
 
 @st.composite
@@ -40,7 +45,9 @@ def families(draw: st.DrawFn) -> Family:
     samples = st.dictionaries(
         st.tuples(*[TEXTS for _ in labels]), histograms() if kind == "histogram" else NUMBERS, max_size=4
     )
-    return Family("kprobe_x_total", kind, draw(TEXTS), labels, draw(samples))  # type: ignore[arg-type]
+    found = draw(samples)
+    created = {key: 1_700_000_000.25 for key in found if kind != "gauge" and draw(st.booleans())}
+    return Family("kprobe_x_total", kind, draw(TEXTS), labels, found, created)  # type: ignore[arg-type]
 
 
 def same(one: float, other: float) -> bool:
@@ -64,6 +71,10 @@ def test_a_message_says_what_the_family_says(family: Family) -> None:
             check_histogram(content, value)
         else:
             assert same(content.value, value)
+        if values in family.created:
+            assert content.created_timestamp.ToNanoseconds() == 1_700_000_000_250_000_000
+        else:
+            assert family.type == "gauge" or not content.HasField("created_timestamp")
 
 
 def check_histogram(message: Any, value: HistogramValue) -> None:
@@ -71,6 +82,16 @@ def check_histogram(message: Any, value: HistogramValue) -> None:
     assert same(message.sample_sum, value.sum)
     assert [bucket.upper_bound for bucket in message.bucket] == [*value.bounds, math.inf]
     assert [bucket.cumulative_count for bucket in message.bucket] == [*accumulate(value.counts)]
+    assert message.HasField("schema") == (value.native is not None)
+    if value.native is not None:
+        native = value.native
+        assert (message.schema, message.zero_count, message.zero_threshold) == (
+            native.schema,
+            native.zero,
+            2.0**-128,
+        )
+        assert buckets(message.positive_span, message.positive_delta) == native.positive
+        assert buckets(message.negative_span, message.negative_delta) == native.negative
     for index, bucket in enumerate(message.bucket):
         assert bucket.HasField("exemplar") == (index in value.exemplars)
         if bucket.HasField("exemplar"):
@@ -79,3 +100,14 @@ def check_histogram(message: Any, value: HistogramValue) -> None:
             assert ids == {"trace_id": f"{expected.trace:032x}", "span_id": f"{expected.span:016x}"}
             assert exemplar.value == expected.value
             assert exemplar.timestamp.ToNanoseconds() == pytest.approx(expected.time * 1e9, abs=300)
+
+
+def buckets(spans: Any, deltas: Any) -> dict[int, int]:
+    """Return the buckets as Prometheus reads them: https://prometheus.io/docs/specs/native_histograms/."""
+    steps: list[int] = []
+    step = 0
+    for span in spans:
+        step += span.offset
+        steps += range(step, step + span.length)
+        step += span.length
+    return dict(zip(steps, accumulate(deltas), strict=True))

@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.native import code, exponential
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.aggregation import ExponentialBucket, Group, Recipe, Where
 from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.values import Arg, Batch, Family, HistogramValue, Layout, Loss
 from kprobe_exporter.source import pages
@@ -479,3 +480,31 @@ def test_a_layout_that_is_added_up_beside_one_that_is_filtered() -> None:
     batch = parsed(compiled.PageParser, page, shapes=shapes, filters=filters, recipes=RECIPES)
     assert [record[:2] for record in batch.records] == [(20, 2), (20, 3)]
     assert (batch.arrived, batch.passed) == ({1: 3, 20: 3}, {20: 2})
+
+
+LIMITS = [near for power in range(63) for near in (2**power - 1, 2**power, 2**power + 1)]
+LIMITS.remove(2**32 - 1)  # as a return value it is the error -1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_exponential_bucket_of_large_and_small_values(sign: int) -> None:
+    """There is a test with numbers drawn at random, too, which are seldom large ones."""
+    buckets = exponential(0.5)
+    rendered = []
+    for at in range(0, len(LIMITS), 50):
+        page = Page()
+        for number in LIMITS[at : at + 50]:
+            page.add(1, back(sign * number, tid=5, name=None))
+        rendered.append(page.render())
+    found = Counter[ExponentialBucket | None]()
+    for tally in parsed(compiled.PageParser, *rendered, recipes=RECIPES).tallies:
+        if tally.feeds == 2:
+            assert tally.key == (5,)
+            found[tally.exponential] += tally.events
+    assert found == Counter(buckets.bucket(code(buckets, sign * number)) for number in LIMITS)
+
+
+def test_the_exponential_bucket_of_an_unsigned_number() -> None:
+    group = Group(0, value="u64", exponential=exponential(1))
+    batch = parsed(compiled.PageParser, Page().add(1, entry(40)).render(), recipes={0: Recipe((group,))})
+    assert [tally.exponential for tally in batch.tallies] == [ExponentialBucket(1, 63 * 8 + 1, 3)]

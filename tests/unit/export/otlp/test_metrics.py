@@ -22,7 +22,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.otlp.channel import SignalCounts
 from kprobe_exporter.export.otlp.metrics import POINTS, Conversion, Pusher, batches, pack, size
-from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Snapshot
+from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, NativeValue, Snapshot
 from tests.support.otlp_sender import SOON, FakeSender
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
@@ -77,6 +77,24 @@ def test_the_snapshot() -> None:
     assert not duration.HasField("max")
     [opens] = got["kprobe_opens_total"].sum.data_points
     assert labels(opens) == {"comm": one_line(HOSTILE)}
+
+
+def test_a_native_histogram_is_an_exponential_one() -> None:
+    """OTLP's bucket of an index lies above 2^(index / 2^scale), and Prometheus' up to there."""
+    native = NativeValue(3, 7, {-2: 1, 0: 2, 1: 3}, {})
+    value = HistogramValue((1.0,), (10, 3), 5.5, {}, native)
+    below = value._replace(native=native._replace(negative={9: 4}))
+    family = Family("kprobe_sizes", "histogram", "", ("comm",), {("a",): value, ("b",): below})
+    exponential = converted(family)["kprobe_sizes"].exponential_histogram
+    assert exponential.aggregation_temporality == 2
+    first, second = exponential.data_points
+    assert (labels(first), first.scale, first.count, first.sum) == ({"comm": "a"}, 3, 13, 5.5)
+    assert (first.zero_count, first.start_time_unix_nano) == (7, START)
+    assert (first.positive.offset, list(first.positive.bucket_counts)) == (-3, [1, 0, 2, 3])
+    assert not first.negative.bucket_counts
+    assert not first.HasField("min")
+    assert (second.negative.offset, list(second.negative.bucket_counts)) == (8, [4])
+    assert not second.HasField("sum")
 
 
 def test_a_sum_that_may_go_down_is_not_told() -> None:
