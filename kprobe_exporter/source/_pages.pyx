@@ -160,7 +160,8 @@ cdef class PageParser(Joining):
         self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
         keys = max([len(group.keys) for group, *_ in tables], default=1)
         keys = max(keys, max([len(one.join.key) for one in joins.recipes.values()], default=0))
-        self._scratch = <uint8_t*>malloc(max(1, <size_t>keys * (self._page + 16)))
+        # One more than the keys, for the code of an exponential bucket.
+        self._scratch = <uint8_t*>malloc(<size_t>(keys + 1) * (self._page + 16))
         if self._nodes == NULL or self._tables == NULL or self._scratch == NULL:
             raise MemoryError
         self._nnodes, self._ntables = len(nodes), len(tables)
