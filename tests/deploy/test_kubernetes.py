@@ -222,15 +222,21 @@ def test_the_kubelet_asks_what_the_agent_answers(directory: str) -> None:
 
 @deployed
 def test_memory_is_what_the_benchmark_measured_with_room_above(directory: str) -> None:
+    rows = (ROOT / "docs/benchmarks.md").read_text().splitlines()
+    most = [float(found) for row in rows for found in re.findall(r"([\d.]+) MB \|", row)]
+    # All label sets that `max_series_total` allows by default, each of them a histogram.
+    extreme = [row for row in rows if row.startswith("| 20,000, ") and "histograms" in row]
     measured = [
-        float(found) for found in re.findall(r"([\d.]+) MB \|", (ROOT / "docs/benchmarks.md").read_text())
+        float(found) for row in rows if row not in extreme for found in re.findall(r"([\d.]+) MB \|", row)
     ]
+    assert extreme
     resources = agent(directory)["resources"]
     request, limit = (
         int(resources[kind]["memory"].removesuffix("Mi")) * 1.048576 for kind in ("requests", "limits")
     )
     assert request >= (max(measured) if "otlp" in directory else 64)
     assert limit >= 2.5 * max(measured)
+    assert limit >= 1.3 * max(most)
     assert "cpu" in resources["requests"]
     assert "cpu" not in resources["limits"]
 
