@@ -208,10 +208,9 @@ def _selects(selector: tuple[str, str], metrics: Metrics) -> bool:
         for label, operator, value in re.findall(r'(\w+)(=~?)"([^"]*)"', matchers)
         if label not in ("job", "instance")
     ]
-    return any(
-        all(re.fullmatch(value, labels.get(label, "")) for label, value in wanted)
-        for labels in metrics.labels(name)
-    )
+    # A native histogram has the name alone, and is a family of classic buckets in the text format.
+    found = [*metrics.labels(name), *metrics.labels(f"{name}_count")]
+    return any(all(re.fullmatch(value, labels.get(label, "")) for label, value in wanted) for labels in found)
 
 
 def _blocks(agent: AgentProcess, session: Session) -> None:
