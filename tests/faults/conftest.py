@@ -22,6 +22,6 @@ def as_found(tracefs: Path) -> Iterator[None]:  # noqa: F811
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--minutes", type=float, default=0.5, help="that the soak takes")
+    parser.addoption("--minutes", type=float, default=0.4, help="that the soak takes")
     parser.addoption("--every", type=int, default=12, help="change after which an agent is killed; 1 for all")
     parser.addoption("--figures", type=Path, help="where the soak writes what it measured, as JSON")

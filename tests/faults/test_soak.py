@@ -28,7 +28,7 @@ RELOAD_EVERY = 2
 DELETE_EVERY = 6
 """In cycles of 5 s: a reload each 10 s, and a probe deleted by hand each 30 s."""
 
-WARM_UP = 4
+WARM_UP = 2
 """Cycles before measuring starts."""
 
 HITS, EVENTS, LOST = "kprobe_hits_total", "kprobe_exporter_events_total", "kprobe_exporter_events_lost_total"
