@@ -155,7 +155,9 @@ class BufferReader:
         page = self._geometry.page
         stack_format = instance.event_format("ftrace", "kernel_stack")
         self._stacks = stacks(stack_format) if stack_format else None
-        empty_parser = page_parser()(self._geometry, (), KernelNames(self._threads, Symbols(instance.files)))
+        # It knows stacks, as their trigger acts from when it is attached, before its event is enabled.
+        names = KernelNames(self._threads, Symbols(instance.files))
+        empty_parser = page_parser()(self._geometry, (), names, self._stacks)
         budget = 2 + 2 * buffer_kib * 1024 // page
         self.pipe = self._pages = BinaryPipe(instance.open_raw(), empty_parser, deliver, budget, page)
 
