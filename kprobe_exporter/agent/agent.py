@@ -25,6 +25,7 @@ from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_set import ProbeSet
 from kprobe_exporter.agent.rate_limit import Trip
 from kprobe_exporter.agent.replaced_files import ReplacedFiles, plan_again, report, retained, successors
+from kprobe_exporter.agent.stacks import ProbeStacks
 from kprobe_exporter.agent.supervisor import Observation, Supervisor
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate import self_metrics
@@ -33,8 +34,9 @@ from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.model.values import Snapshot, summary
-from kprobe_exporter.plan import ProbePlan, Sample
+from kprobe_exporter.plan import ProbePlan, Sample, recorded
 from kprobe_exporter.probing.event_source import PAGE_PARSER, set_up
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Vital
@@ -84,6 +86,7 @@ class Agent:
         self._identities = Identities(nested=settings.nested_containers)
         self._audit = Audit()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
+        self._stacks = ProbeStacks(limits)
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
         self._machine = Machine()
         self._replaced_files = ReplacedFiles()
@@ -149,6 +152,11 @@ class Agent:
             self._config.settings.namespace,
         )
 
+    def profile(self, name: str) -> Profile | None:
+        """Return the counted stacks of a probe, as fresh as a bounded wait allows; None if it counts none."""
+        self._source.drain(DRAIN_TIME)
+        return self._stacks.profile(name)
+
     def reload(self, read: Callable[[], Config]) -> str | None:
         """Apply the configuration that ``read`` returns. Return None, or why the old one stays, line by line.
 
@@ -187,7 +195,9 @@ class Agent:
         self._interference = Interference(instance, self._interrupted)
         settings, otlp = self._config.settings, self._config.otlp
         symbols = Symbols(self._files)
-        stacks_wanted = any(probe.stack for probe in self._config.probes)
+        by_kernel = instance.counts_tracepoints()
+        planned = (recorded(probe, counted_by_kernel=by_kernel) for probe in self._config.probes)
+        stacks_wanted = any(probe.stack for probe in planned)
         event_source, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
         self._machine = Machine.measured(instance.marker_seconds())
         if otlp is not None:
@@ -196,7 +206,7 @@ class Agent:
 
             self._otlp = OtlpExport(otlp, self._identities.attributes, self._aggregator.exemplify)
             self._stack.callback(self._otlp.close)
-        known = self._aggregator, self._identities
+        known = self._aggregator, self._identities, self._stacks
         self._pipeline = Pipeline(instance, event_source, symbols, buffer_kib, *known, self._otlp)
         tick = self._otlp.tick if self._otlp is not None else lambda: None
         self._source = Reader(self._pipeline.pipe, self.failed, tick)

@@ -14,8 +14,10 @@ KPROBE = 180e-9
 KRETPROBE = 270e-9
 FEXIT = 370e-9
 TRIGGER = 170e-9
+STACK = 1.5e-6
 """Seconds per firing (docs/benchmarks.md, "A firing"), measured on a real CPU where possible. Kernel
-functions: measured under emulation and divided by 5, about the ratio seen for uprobes."""
+functions: measured under emulation and divided by 5, about the ratio seen for uprobes. The stack has six
+functions."""
 
 MARKER = 430e-9
 """Seconds that an event from a write to ``trace_marker`` takes where the constants above were measured."""
@@ -34,6 +36,11 @@ def cost(parts: Iterable[ProbeSpec]) -> float:
 
 
 def _each(part: ProbeSpec) -> float:
+    stack = STACK if part.stack or part.stack_table is not None else 0.0
+    return _without_stack(part) + stack
+
+
+def _without_stack(part: ProbeSpec) -> float:
     if part.plan == "count" and part.file == "kprobe_events":
         return COUNTED
     if part.file is None:

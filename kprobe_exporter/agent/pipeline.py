@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.agent.probe import ProbeState
+from kprobe_exporter.agent.stacks import ProbeStacks
 from kprobe_exporter.agent.thread_events import Handle, Identities, handlers, thread_events
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
+from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
+from kprobe_exporter.aggregate.stacks import StackCounts
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import JoinRecipe, Joins
-from kprobe_exporter.model.values import Batch, Join, Layout
-from kprobe_exporter.plan import fields_used, wants_tgid
+from kprobe_exporter.model.values import Batch, Join, Layout, ProbeSpec
+from kprobe_exporter.plan import fields_used, recorded, wants_tgid
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import BufferReader, EventSource
 from kprobe_exporter.symbols.addresses import Symbols
@@ -27,12 +30,16 @@ log = logging.getLogger(__name__)
 
 
 class _Flow(NamedTuple):
-    """How the events of one probe flow now: ``recipe`` and ``join`` are what the source does of it."""
+    """How the events of one probe flow now: ``recipe`` and ``join`` are what the source does of it.
+
+    ``counts`` is where the stacks of its records are counted.
+    """
 
     attached: Attached
     recipe: Recipe | None
     join: JoinRecipe | None
     export: Export | None
+    counts: StackCounts | None
 
 
 @dataclass(eq=False)
@@ -56,10 +63,12 @@ class Pipeline:
     _buffer_kib: int
     _aggregator: Aggregator
     _identities: Identities
+    _stacks: ProbeStacks
     _otlp: "OtlpExport | None"
 
     def __post_init__(self) -> None:
         self._pairing = Pairing(nested=self._otlp is not None)
+        self._recorded = RecordedStacks()
         self._flows: dict[int, _Flow] = {}
         self._cgroup_events: Mapping[Layout, Handle] = {}
         self._thread_events: Mapping[Layout, Handle] = {}
@@ -72,6 +81,7 @@ class Pipeline:
         if batch.losses:  # threads that were known before these ended may have moved
             self._identities.cgroups.lost(max(loss.end for loss in batch.losses))
         batch = self._pairing.pair(batch)
+        self._recorded.take(batch)
         self._aggregator.consume(batch)
         if self._otlp is not None:
             self._otlp.consume(batch)
@@ -98,7 +108,9 @@ class Pipeline:
         if wants_tgid(wanted) and not self._tgid:
             self._instance.write("options/record-tgid", "1")
             self._tgid = True
-        if any(probe.stack or "caller" in fields_used(probe) for probe in wanted) and not self._loaded:
+        by_kernel = self._instance.counts_tracepoints()
+        planned = [recorded(probe, counted_by_kernel=by_kernel) for probe in wanted]
+        if any(probe.stack or "caller" in fields_used(probe) for probe in planned) and not self._loaded:
             self._symbols = Symbols(self._instance.files)  # a new object: the reader's is not thread-safe
             self._symbols.name(0)
             self._loaded = True
@@ -132,6 +144,8 @@ class Pipeline:
 
         def change() -> None:
             for flow in removed:
+                if flow.counts is not None:
+                    self._recorded.remove(flow.attached.layout, flow.attached.joined)
                 if self._otlp is not None and flow.export is not None:
                     self._otlp.remove(flow.attached, self._pairing)
                 elif flow.attached.joined is not None:
@@ -141,6 +155,8 @@ class Pipeline:
                     self._otlp.add(flow.attached, flow.export, self._pairing)
                 elif flow.attached.joined is not None:
                     self._pairing.add(flow.attached.joined)
+                if flow.counts is not None:
+                    self._count_stacks(flow.attached, flow.counts)
             for layout in self._thread_events:
                 self._pairing.unwatch(layout)
             for layout, handle in ends.items():
@@ -152,6 +168,11 @@ class Pipeline:
         call(change)
         self._flows = flows
 
+    def _count_stacks(self, attached: Attached, counts: StackCounts) -> None:
+        self._recorded.add(attached.layout, attached.joined, counts, attached.residual_filter)
+        if attached.joined is not None:
+            self._pairing.tell(attached.joined, self._recorded.joined)
+
     def _flow(self, probe: ProbeState, attached: Attached) -> _Flow | None:
         """Return how the events of one of a probe's attachments flow, None if it has none."""
         if attached.spec.plan != "events":
@@ -160,13 +181,15 @@ class Pipeline:
         if before is not None and before.attached is attached:
             return before
         export = probe.plan.probe.export if self._otlp is not None else None
+        by_kernel = isinstance(attached.spec, ProbeSpec) and attached.spec.stack_table is not None
+        counts = None if by_kernel else self._stacks.of(probe.name)
         if export is not None:
-            return _Flow(attached, None, None, export)
+            return _Flow(attached, None, None, export, counts)
         metrics, only = probe.plan.metrics, attached.residual_filter
         if attached.joined is None:
-            return _Flow(attached, source_recipe(attached.layout, metrics, only), None, None)
+            return _Flow(attached, source_recipe(attached.layout, metrics, only), None, None, counts)
         join = join_recipe(attached.joined, metrics, only, attached.part_filters)
         if isinstance(join, str):
             log.debug("%s: its events are joined one by one: %s", attached.layout.probe, join)
-            return _Flow(attached, None, None, None)
-        return _Flow(attached, None, join, None)
+            return _Flow(attached, None, None, None, counts)
+        return _Flow(attached, None, join, None, counts)

@@ -119,6 +119,7 @@ class ProbeState:
             lost=_lost(self.attached, numbers) if self.attached else None,
             sampling=self.sampling,
             optional=self.plan.probe.optional,
+            stacks=self.plan.probe.stacks is not None,
             metrics=tuple(metric.name for metric in self.plan.probe.metrics),
         )
 

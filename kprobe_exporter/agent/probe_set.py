@@ -11,6 +11,7 @@ from kprobe_exporter.agent.audit import SwitchLosses
 from kprobe_exporter.agent.installer import Installer
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
+from kprobe_exporter.agent.stacks import ProbeStacks
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused
@@ -58,6 +59,7 @@ class ProbeSet:
     _source: Reader
     _aggregator: Aggregator
     _identities: Identities
+    _stacks: ProbeStacks
 
     def __post_init__(self) -> None:
         self.poller = Poller(self._counts, self._aggregator.update_kernel)
@@ -78,6 +80,7 @@ class ProbeSet:
         staying = set(probes) & set(self.probes)
         self._dismiss(probes)
         self._aggregator.redeclare([probe.plan.metrics for probe in probes], reset)
+        self._stacks.redeclare(probe.plan.probe for probe in probes)
         coming = [probe for probe in probes if probe not in staying and probe.state == "down"]
         self._installer.install(coming, [probe for probe in probes if probe in staying])
         for probe in coming:
@@ -91,6 +94,7 @@ class ProbeSet:
             if (attached := probe.attached) is None or self._installer.stopping():
                 continue
             if not self._installer.enable(probe):
+                self._stacks.detach(attached)
                 if probe.older:
                     self._aggregator.detach_one(attached.layout, 0)
                 else:
@@ -155,6 +159,7 @@ class ProbeSet:
                 self._aggregator.detach_one(attached.layout, self._hits(attached))
             else:
                 self._aggregator.detach(attached.layout)
+            self._stacks.detach(attached)
             attached.remove()
 
     def _hits(self, attached: Attached) -> int | None:
@@ -178,6 +183,7 @@ class ProbeSet:
             tables=attached.tables,
             joined=attached.joined is not None,
         )
+        self._stacks.attach(attached)
         if probe.plan.probe.export is not None and (note := self._identities.note) is not None:
             self._aggregator.watch(attached.layout.layout_id, note)
 

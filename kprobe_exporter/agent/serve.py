@@ -35,6 +35,7 @@ class ServeOptions(NamedTuple):
     web_config: Path | None = None
     lifecycle: bool = False
     allowed_hosts: Sequence[str] = ()
+    stacks: bool = True
 
 
 @contextmanager
@@ -83,6 +84,7 @@ def serve(
             reload=reload if options.lifecycle else None,
             settings=web_config.settings,
             allowed_hosts=options.allowed_hosts,
+            profile=agent.profile if options.stacks else None,
         )
         web = WebServer(app, sockets, agent.failed, lambda: web_config.settings().tls)
         stack.callback(web.close)

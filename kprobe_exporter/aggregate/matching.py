@@ -32,7 +32,7 @@ class ByStack:
     """
 
     def __init__(self, join: Join, opened: OpenCalls, make: Make, note: Note | None) -> None:
-        self._layout_id, self._opened, self._make = join.layout.layout_id, opened, make
+        self._layout_id, self._opened, self.make = join.layout.layout_id, opened, make
         self._note = note
         self.begun = 0
         self._distance, self._matched = 8, 0
@@ -69,7 +69,7 @@ class ByStack:
             return None
         self._matched += 1
         first = opened.pop(key)
-        return None if first[LAYOUT_ID] == INHERITED else self._make(first, second)
+        return None if first[LAYOUT_ID] == INHERITED else self.make(first, second)
 
     def _uncover(self, key: Key, read: int, now: int) -> bool:
         """Drop ended calls from the end of a list; return whether its last one is the returning call then.
@@ -102,7 +102,7 @@ class ByKey:
     """Pairs an end with the latest first half of its key. ``begun`` counts the first halves."""
 
     def __init__(self, join: Join, opened: OpenCalls, make: Make) -> None:
-        self._layout_id, self._opened, self._make = join.layout.layout_id, opened, make
+        self._layout_id, self._opened, self.make = join.layout.layout_id, opened, make
         self.begun = 0
 
     def begin(self, of: Of, first: Record) -> None:
@@ -117,7 +117,7 @@ class ByKey:
     def end(self, of: Of, second: Record) -> Record | None:
         """Join a second half with its first half; None if that is missing or in doubt."""
         key = (self._layout_id, *of(second))
-        return self._make(self._opened.pop(key), second) if key in self._opened.lists else None
+        return self.make(self._opened.pop(key), second) if key in self._opened.lists else None
 
 
 def of_half(join: Join, layout: Layout) -> Of:

@@ -88,6 +88,19 @@ class Pairing:
         self._begun_by |= {begin.layout_id: way for begin in join.begins}
         self._ways[join.layout.layout_id] = way
 
+    def tell(self, join: Join, told: Callable[[Record, Record], None]) -> None:
+        """Call ``told`` with the first half and the joined record of each call of a join that was added."""
+        way = self._ways[join.layout.layout_id]
+        make = way.make
+
+        def tell(first: Record, second: Record) -> Record | None:
+            joined = make(first, second)
+            if joined is not None:
+                told(first, joined)
+            return joined
+
+        way.make = tell
+
     def watch(self, layout: Layout, seen: OnRecord) -> None:
         """Call ``seen`` with each record of a single event, in stream order.
 

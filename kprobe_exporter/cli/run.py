@@ -67,6 +67,12 @@ Examples:
     help="Refuse requests for other host names, against web pages whose name resolves to the agent; may be"
     " given more than once. Addresses and localhost are always allowed. By default every name is.",
 )
+@click.option(
+    "--web.disable-stacks",
+    "without_stacks",
+    is_flag=True,
+    help="Serve no flame graphs and profiles, which show more of the kernel than metrics do.",
+)
 @tracefs_option
 @click.option(
     "--fail-fast", is_flag=True, help="Exit 1 if a probe cannot be installed, unless it is optional."
@@ -80,6 +86,7 @@ def run(
     web_config: Path | None,
     lifecycle: bool,
     allowed_hosts: tuple[str, ...],
+    without_stacks: bool,
     tracefs: Path | None,
     fail_fast: bool,
     level: str,
@@ -97,7 +104,14 @@ def run(
         return config
 
     options = ServeOptions(
-        addresses, telemetry_path, tracefs, fail_fast, web_config, lifecycle, allowed_hosts
+        addresses,
+        telemetry_path,
+        tracefs,
+        fail_fast,
+        web_config,
+        lifecycle,
+        allowed_hosts,
+        stacks=not without_stacks,
     )
     try:
         serve(read, options, stop)

@@ -31,6 +31,8 @@ def refuse_probe(probe: ProbeModel, alternatives: Alternatives, report: Report) 
         report(("aggregate",), f"{listed(joined)} is two events, which the agent joins: {EVENTS}")
     if probe.stack:
         report(("stack",), f"the kernel keeps no stacks where it aggregates: {EVENTS}")
+    if probe.stacks is not None and any(one.attach.filter for one in alternatives):
+        report(("stacks",), f"the kernel does not filter stacks where it aggregates: {EVENTS}", at_key=True)
     if any(one.attach.returns and one.attach.returns.fetch for one in alternatives):
         _refuse_buckets(return_buckets(probe), 1.0, "return_buckets", report)
 

@@ -20,6 +20,7 @@ from kprobe_exporter.config.names import MetricNames, wrong_with_space
 from kprobe_exporter.config.otlp import ExportModel, OtlpModel
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
+from kprobe_exporter.config.stacks import stacks_of
 from kprobe_exporter.config.values import MAXACTIVE, Config, Export, Metric, Otlp, Probe, Settings
 from kprobe_exporter.config.wording import quote
 from kprobe_exporter.config.yaml_source import Report, YamlSource
@@ -162,6 +163,7 @@ class _Loading:
             duration_buckets=duration_buckets(model, () if written.get("export") else metrics.values()),
             limit=threshold(model.limit),
             native=self.native,
+            stacks=stacks_of(model, attached, report),
             export=self._export(written.get("export"), model, attached, report),
             **model.model_dump(include={"help", "enabled", "optional", "stack", "aggregate", "critical"}),
         )

@@ -189,6 +189,13 @@ Threshold: TypeAlias = float | CpuShare | None
 PROBE_LIMIT, LIMIT_OF_ALL = CpuShare(0.01), CpuShare(0.02)
 
 
+class Stacks(NamedTuple):
+    """The kernel's stacks, of which ``most`` different ones are counted; ``weigh`` is a field to add up."""
+
+    weigh: str | None = None
+    most: int = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A probe, which uses the first alternative of ``attach`` that the kernel supports.
@@ -207,6 +214,7 @@ class Probe:
     enabled: bool = True
     optional: bool = False
     stack: bool = False
+    stacks: Stacks | None = None
     aggregate: Aggregate = "auto"
     limit: Threshold = PROBE_LIMIT
     critical: bool = False

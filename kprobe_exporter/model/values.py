@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 from kprobe_exporter.model.aggregation import RecordFilter, Refused, Tally, Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.hist import HistReading, HistTable
+from kprobe_exporter.model.stacks import StackTable
 
 Value: TypeAlias = int | bytes | None
 """A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
@@ -281,7 +282,8 @@ class ProbeSpec:
     name the static tracepoint. The kernel evaluates ``filter``, the agent ``residual_filter``. ``because``
     tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of the plan
     ``kernel``, each with the filter in its own condition; ``tables_count_hits`` if there is none, so that
-    they see each hit, but for a uretprobe, whose hits are entries. ``role`` is the event's part in a call or
+    they see each hit, but for a uretprobe, whose hits are entries. ``stack_table`` is the hist trigger that
+    counts its stacks, with any plan. ``role`` is the event's part in a call or
     a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs. ``inode``
     is the device and inode number of the program for which a place in a file was planned. ``more`` are the
     bodies of further definitions of the same event, for a USDT probe at several places. ``sample`` is a
@@ -308,6 +310,7 @@ class ProbeSpec:
     because: str = ""
     tables: tuple[HistTable, ...] = ()
     tables_count_hits: bool = False
+    stack_table: StackTable | None = None
     role: Literal["whole", "begin", "end", "own"] = "whole"
     inode: tuple[int, int] | None = None
     more: tuple[str, ...] = ()
@@ -502,6 +505,7 @@ class ProbeStatus:
     first. ``lost`` is an upper bound of its lost events, None if that is unknown or the probe has no events.
     ``sampling`` is the share of threads whose events are recorded, None if the probe is not critical.
     ``optional``: it may be ``absent``. ``metrics`` are those that it feeds, without the namespace.
+    ``stacks``: they are counted.
     """
 
     name: str
@@ -520,6 +524,7 @@ class ProbeStatus:
     sampling: float | None = None
     optional: bool = False
     metrics: tuple[str, ...] = ()
+    stacks: bool = False
 
 
 def summary(probes: Iterable[tuple[str, ShownState]], are_up: str = "are up") -> str:

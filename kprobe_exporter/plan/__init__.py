@@ -18,6 +18,7 @@ from kprobe_exporter.plan.probe import (
     wants_symbols,
     wants_tgid,
 )
+from kprobe_exporter.plan.stacks import recorded
 from kprobe_exporter.plan.tracepoint import cannot_share
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "metric_spec",
     "narrowed",
     "plan_probe",
+    "recorded",
     "wants_symbols",
     "wants_tgid",
 ]

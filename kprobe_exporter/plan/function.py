@@ -17,7 +17,7 @@ from kprobe_exporter.plan.typed import ARGUMENT, in_registers
 UNCOUNTED = "this kernel counts an fprobe in no other way"
 """No profile file lists fprobes. Only a hist trigger counts their hits without writing events."""
 
-NO_STACK = "stack: true is the kernel's stack, and there is none behind a program's code"
+NO_STACK = "a stack is the kernel's, and there is none behind a program's code"
 
 
 def function_spec(
@@ -57,7 +57,7 @@ def user_spec(
       never hit. So every offset is checked against the file's code; one inside a function is trusted.
     """
     target = attach.target
-    if probe.stack:
+    if probe.stack or probe.stacks is not None:
         return Unsupported(str(target), NO_STACK)
     try:
         code = kernel.locate(target)

@@ -73,7 +73,8 @@ def joined_spec(
     kind = attach.target.kind
     by_stack = kind in (Kind.CALL, Kind.UCALL)
     first = wanted | filter_fields(attach.filter)
-    whole = replace(probe, aggregate="events")  # the duration needs both events, so each is recorded
+    # The duration needs both events, so each is recorded, and its stacks are counted when they are joined.
+    whole = replace(probe, aggregate="events", stacks=None)
     ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(whole, stack=False)
     suffix = "return" if kind.is_call else "end"

@@ -159,13 +159,13 @@ class _Tables:
         value = self._key(metric.value)
         wide = metric.value == "return" and self.returns is not None and self.returns.wide
         if metric.kind == "counter":
-            positive = _no_error(f"{value.name} >= 0", value, wide) if value.signed else None
+            positive = no_error(f"{value.name} >= 0", value, wide) if value.signed else None
             self._add(number, "add", labels, where, positive, summed=value)
             if value.signed:
                 self._add(number, "negative", [], where, _or_error(f"{value.name} < 0", value, wide))
             return
         # ``.log2`` loses the sign and puts 0 and 1 into one row, so values of 0 and below get a row each.
-        positive = _no_error(f"{value.name} > 0", value, wide)
+        positive = no_error(f"{value.name} > 0", value, wide)
         above = self._add(number, "spread", labels, where, positive, summed=value, log2=True)
         rest = self._add(number, "spread", labels, where, _at_most_0(value, wide), kept=value)
         if where is None and not self.whole:
@@ -179,7 +179,7 @@ class _Tables:
             return
         few = _few(key, returns.wide)
         if values:
-            positive = _no_error(f"{key.name} > 0", key, returns.wide)
+            positive = no_error(f"{key.name} > 0", key, returns.wide)
             self._add(RETURN_VALUES, "spread", [], positive, summed=key, log2=True)
             self._add(RETURN_VALUES, "spread", [], few, kept=key)
         if key.signed:
@@ -258,7 +258,7 @@ def _or_error(condition: str, key: HistKey, wide: bool) -> str:
     return condition + (f" || ({key.name} >= {lowest} && {key.name} <= {highest})" if wide else "")
 
 
-def _no_error(condition: str, key: HistKey, wide: bool) -> str:
+def no_error(condition: str, key: HistKey, wide: bool) -> str:
     """Let a wide return value pass the condition only if it is no error."""
     lowest, highest = WIDE_ERRORS
     return condition + (f" && ({key.name} < {lowest} || {key.name} > {highest})" if wide else "")

@@ -93,6 +93,8 @@ COUNTED = "nothing but hits is asked for"
 NO_HIST = "this kernel has no hist triggers (CONFIG_HIST_TRIGGERS), so the agent adds up the events"
 """Debian's 5.10 is built without them: no event has a file ``hist`` there."""
 
+STACKS_COUNTED_HERE = "the agent counts its stacks"
+
 EXPORTED = frozenset({"comm", "pid"})
 """The thread's name and process id, which log records and spans need beside what each event has."""
 
@@ -105,14 +107,15 @@ def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
     """
     if probe.aggregate != "auto":
         return "aggregate: events" if probe.aggregate == "events" else NO_HIST
+    stacks = [STACKS_COUNTED_HERE] if probe.stack and probe.stacks is not None else []
     if probe.metrics or probe.export is not None or wanted:
         names = [f"the metric {metric.name} takes its events" for metric in probe.metrics]
         exported = ["its events are exported"] if probe.export is not None else []
-        return [*names, *exported, "a metric takes its events"][0]
+        return [*names, *exported, *stacks, "a metric takes its events"][0]
     if attach.filter:
         return "its filter is counted by events"
     if probe.stack:
-        return "stack: true"
+        return [*stacks, "stack: true"][0]
     if attach.returns is not None and attach.returns.fetch is not None:
         return "its return value is read"
     return None

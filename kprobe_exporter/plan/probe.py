@@ -20,6 +20,7 @@ from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.members import members_note
 from kprobe_exporter.plan.metric import Decoders, computed, fields_used, metric_spec, residual
 from kprobe_exporter.plan.names import FieldWords, named, of_function, of_program
+from kprobe_exporter.plan.stacks import recorded, with_trigger
 from kprobe_exporter.plan.tracepoint import COMMON_FIELDS, tracepoint_specs
 from kprobe_exporter.plan.typed import argument_of_system_call, typed
 from kprobe_exporter.plan.usdt import usdt_spec
@@ -47,13 +48,17 @@ def plan_probe(
 ) -> ProbePlan:
     """Plan one probe. ``layout_ids`` numbers layouts; ``max_series`` limits the label sets of a metric."""
     wanted = fields_used(probe)
+    planned = recorded(probe, counted_by_kernel=kernel.counts_tracepoints)
+    if planned.stack and probe.stacks is not None and probe.stacks.weigh is not None:
+        wanted |= {probe.stacks.weigh}
     single = partial(_single, kernel, layout_ids, max_series)
     alternatives: list[Alternative] = []
     for attach in probe.attach:
         if attach.end is None:
-            ways: list[Alternative] = [*single(probe, attach, wanted)]
+            found = single(planned, attach, wanted)
+            ways: list[Alternative] = [with_trigger(way, planned, attach) for way in found]
         else:
-            ways = [joined_spec(probe, attach, wanted, layout_ids, single)]
+            ways = [joined_spec(planned, attach, wanted, layout_ids, single)]
         alternatives += (
             way if isinstance(way, Unsupported) else replace(way, help=attach.help) for way in ways
         )

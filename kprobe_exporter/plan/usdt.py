@@ -31,7 +31,7 @@ def usdt_spec(
     (trace_probe_compare_arg_type() of kernel/trace/trace_probe.c).
     """
     target = attach.target
-    if probe.stack:
+    if probe.stack or probe.stacks is not None:
         return Unsupported(str(target), NO_STACK)
     try:
         found = kernel.locate_usdt(target)

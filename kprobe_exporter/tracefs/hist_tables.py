@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.hist import HistReading, HistTable
+from kprobe_exporter.model.stacks import STACK_KEYS
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.refusal import why
 from kprobe_exporter.util.trouble import Trouble
@@ -25,12 +26,14 @@ NAME = rb"(?s:(.{15}))(?: {20}| {35})"
 as well. It is found by its position, as it may contain what looks like the end of a row or of the table."""
 POWER = rb"~ 2\^(\d{1,2}) *"
 NUMBER = rb" *(\d{1,20})"
+FRAMES = rb"\n((?: {9}\S[^\n]*\n)*)"
+"""A stack: a line for each function, innermost first (hist_trigger_stacktrace_print())."""
 
 CPU_KEYS = ("common_cpu", "cpu")
 """Keys of the trigger that counts hits. Any would do, as the total counts all. It is ``cpu`` before 5.13."""
 
-TWICE = "common_cpucommon_cpu"
-"""So 7.2 spells the key common_cpu in its header, though not in the rows (hist_field_print())."""
+TWICE = re.compile(f"({'|'.join((*CPU_KEYS, *STACK_KEYS))})\\1")
+"""So 7.2 spells common_cpu and common_stacktrace in its headers, not in the rows (hist_field_print())."""
 
 Spelled: TypeAlias = tuple[str, str, str | None]
 """A trigger's keys, values and condition as event_hist_trigger_print() spells them. To the kernel, triggers
@@ -60,7 +63,7 @@ def parse_hist(text: bytes) -> list[Shown]:
     at = 0
     while header := HEADER.match(text, at):
         keys, vals = header[1].decode(errors="replace"), header[2].decode(errors="replace")
-        keys = keys.replace(TWICE, CPU_KEYS[0])
+        keys = TWICE.sub(r"\1", keys)
         condition = header[3].decode(errors="replace") if header[3] is not None else None
         names = keys.split(",")
         row = re.compile(_row(names, vals.split(",")))
@@ -96,16 +99,21 @@ def _row(keys: Sequence[str], vals: Sequence[str]) -> bytes:
     """Return the pattern of one row, printed by hist_trigger_print_key() and hist_trigger_entry_print()."""
     shown = b", ".join(_key(name) for name in keys)
     sums = b"  ".join(re.escape(name.encode()) + b":" + NUMBER for name in vals)
-    return rb"\{ " + shown + rb" \} " + sums + rb"\n"
+    end = rb"\} " if keys[-1] in STACK_KEYS else rb" \} "
+    return rb"\{ " + shown + end + sums + rb"\n"
 
 
 def _key(rendered: str) -> bytes:
     name, _, modifier = rendered.partition(".")
+    if name in STACK_KEYS:
+        return re.escape(name.encode()) + b":" + FRAMES
     form = POWER if modifier == "log2" else NAME if name == "comm" else NUMBER
     return re.escape(name.encode()) + (b": " if form is not NUMBER else b":") + form
 
 
 def _value(rendered: str, part: bytes) -> int | bytes:
+    if rendered in STACK_KEYS:
+        return part
     return part.rstrip(b" ") if rendered.partition(".")[0] == "comm" else int(part)
 
 
@@ -141,7 +149,7 @@ class HitCounter:
             except OSError:
                 continue
             counter = cls(instance, event, keys)
-            instance.share(_share_name(event, counter._spelled))
+            instance.share(share_name(event, counter._spelled))
             return counter
         return None
 
@@ -179,7 +187,7 @@ class HitCounter:
         """Remove the trigger unless another probe uses it."""
         if self._attached:
             self._attached = False
-            _detach(self._instance, self._event, f"hist:keys={self._spelled[0]}", self._spelled)
+            detach(self._instance, self._event, f"hist:keys={self._spelled[0]}", self._spelled)
 
 
 class HistTables:
@@ -210,13 +218,13 @@ class HistTables:
                 error_log = f"{self._instance.path}/error_log"
                 reason = why(self._instance.files, error, table.trigger, error_log)
                 raise ProbeRefused(f"the hist trigger '{table.trigger}' is refused: {reason}.") from None
-            self._instance.share(_share_name(self._event, _spelled(table)))
+            self._instance.share(share_name(self._event, _spelled(table)))
             self._attached.append(table)
 
     def detach(self) -> None:
         """Remove the triggers that no other probe uses."""
         for table in self._attached:
-            _detach(self._instance, self._event, table.trigger, _spelled(table))
+            detach(self._instance, self._event, table.trigger, _spelled(table))
         self._attached = []
 
     def read(self, shown: Sequence[Shown]) -> tuple[HistReading, ...] | None:
@@ -231,7 +239,7 @@ class HistTables:
         return None
 
 
-def _share_name(event: str, spelled: Spelled) -> str:
+def share_name(event: str, spelled: Spelled) -> str:
     """Return a trigger's name for ``Instance.share``; a counter and a table may use the same trigger."""
     return f"{event} {spelled}"
 
@@ -241,9 +249,9 @@ def _spelled(table: HistTable) -> Spelled:
     return ",".join(key.render() for key in table.keys), vals, table.condition
 
 
-def _detach(instance: Instance, event: str, trigger: str, spelled: Spelled) -> None:
+def detach(instance: Instance, event: str, trigger: str, spelled: Spelled) -> None:
     """Remove a trigger unless another probe of ours uses it. One that no longer exists is no error."""
-    shared = _share_name(event, spelled)
+    shared = share_name(event, spelled)
     instance.release(shared)
     if not instance.shares(shared):
         with suppress(OSError):

@@ -14,6 +14,7 @@ from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import PROFILED, Counts, profile_counts
 from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, REPLACED, refused, why
 from kprobe_exporter.tracefs.shared_filters import ALL_PASS
+from kprobe_exporter.tracefs.stack_tables import StackTrigger
 from kprobe_exporter.util.file_access import NotRegularError
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Installed:
         self.layout: Layout = replace(spec.layout, event=event)
         self.hits: HitCounter | None = None
         self.tables: HistTables | None = None
+        self.stacks: StackTrigger | None = None
         self._instance = instance
         self._dir = f"events/{self.system}/{event}"
         self._enabled = False
@@ -126,6 +128,13 @@ class Installed:
             self.tables = HistTables(self._instance, self._dir, self.spec.tables)
             self.tables.attach()
 
+    def count_stacks(self) -> None:
+        """Attach the hist trigger that counts its stacks, if it is planned so. Raises ProbeRefused."""
+        if self.spec.stack_table is not None:
+            self._used = True
+            self.stacks = StackTrigger(self._instance, self._dir, self.spec.stack_table)
+            self.stacks.attach()
+
     def count_hits(self) -> None:
         """Count hits with a hist trigger if nothing else does. Raises ProbeRefused if the plan requires it.
 
@@ -182,6 +191,8 @@ class Installed:
         """Stop recording and counting permanently. Never raises."""
         if self.tables is not None:
             self.tables.detach()
+        if self.stacks is not None:
+            self.stacks.detach()
         if self.hits is not None:
             self.hits.detach()
         self.pause()
@@ -246,6 +257,7 @@ def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
         if spec.role in ("whole", "begin"):
             probe.count_hits()  # before the tables of a filtered probe, so that no event is without a hit
         probe.aggregate()
+        probe.count_stacks()
     except BaseException:
         probe.remove()
         raise

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from heapq import nlargest
 from html import escape
+from urllib.parse import quote
 
 from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, ProbeStatus, Snapshot
 from kprobe_exporter.web.parts import NONE, breakable, count, document, rate, spark
@@ -13,13 +14,14 @@ BUSIEST = 10
 """Label sets of a metric that are shown, and errors."""
 
 
-def render_probe(snapshot: Snapshot, name: str) -> bytes | None:
-    """Render the page of the probe with this name, None if there is none."""
+def render_probe(snapshot: Snapshot, name: str, *, stacks: bool = True) -> bytes | None:
+    """Render the page of the probe with this name, None if there is none. ``stacks``: they are served."""
     probe = next((probe for probe in snapshot.probes if probe.name == name), None)
     if probe is None:
         return None
     main = (
         f"<h2>{breakable(probe.name)}</h2>\n{_facts(snapshot, probe)}"
+        f"{_stacks(probe) if stacks and probe.stacks else ''}"
         f"<h3>Errors</h3>\n{_errors(snapshot, probe)}"
         f"{''.join(_metric(family, samples) for family, samples in _metrics(snapshot, probe))}"
     )
@@ -53,6 +55,15 @@ def _facts(snapshot: Snapshot, probe: ProbeStatus) -> str:
     )
     pairs = "".join(f"<dt>{name}</dt><dd>{value}</dd>\n" for name, value in rows if value)
     return f'<dl class="{escape(probe.state)}">\n{pairs}</dl>\n'
+
+
+def _stacks(probe: ProbeStatus) -> str:
+    """Return links to the counted stacks, in each form."""
+    name = quote(probe.name, safe="")
+    return (
+        f'<h3>Stacks</h3>\n<p><a href="/stacks/{name}.svg">flame graph</a> · '
+        f'<a href="/stacks/{name}">folded text</a> · <a href="/debug/pprof/{name}">pprof profile</a></p>\n'
+    )
 
 
 def _cost(snapshot: Snapshot, probe: ProbeStatus) -> str:

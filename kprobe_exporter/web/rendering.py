@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,6 +19,8 @@ from kprobe_exporter.export.prometheus import accepts_gzip
 from kprobe_exporter.web.connection import CHUNK, CLIENT, Client
 
 log = logging.getLogger("kprobe_exporter.web")
+
+Result = TypeVar("Result")
 
 MAX_UNSENT = 16 * 1024 * 1024
 """Bytes of all responses that clients have not taken yet. A response that many wait for counts once."""
@@ -78,14 +80,18 @@ class Workers:
         """
 
         async def answer() -> Response:
-            async with self._free:
-                reason = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            reason = await self.run(call)
             return line(done) if reason is None else line(reason, status)
 
         async def endpoint(request: Request) -> Response:
-            return await _guarded(request, answer())
+            return await guarded(request, answer())
 
         return endpoint
+
+    async def run(self, call: Callable[[], Result]) -> Result:
+        """Return what ``call`` returns in one of the threads."""
+        async with self._free:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def rendered(self, request: Request, key: Hashable, render: Callable[[], Rendering]) -> Response:
         """Answer with what ``render`` returns, called once for all requests with this ``key`` that wait.
@@ -109,7 +115,7 @@ class Workers:
                 raise _ClientsGone  # among them this one; others are answered in the other form
             return SharedResponse(forms[gzipped], self._unsent)
 
-        return await _guarded(request, shared())
+        return await guarded(request, shared())
 
     async def _render(self, key: Hashable, render: Callable[[], Rendering]) -> Mapping[bool, Rendering]:
         """Return the forms that the clients ask for, by whether they are compressed."""
@@ -126,7 +132,7 @@ class Workers:
             return await asyncio.get_running_loop().run_in_executor(self._threads, forms)
 
 
-async def _guarded(request: Request, answer: Awaitable[Response]) -> Response:
+async def guarded(request: Request, answer: Awaitable[Response]) -> Response:
     """Return the answer, or one line that says why there is none."""
     try:
         return await answer

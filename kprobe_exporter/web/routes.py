@@ -13,11 +13,13 @@ from starlette.types import ASGIApp
 
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.export.prometheus import Exposition, negotiated
+from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.access import Access, WebSettings
 from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
 from kprobe_exporter.web.probe_page import render_probe, unknown
 from kprobe_exporter.web.rendering import Rendering, Workers, line
+from kprobe_exporter.web.stacks import StackRoutes
 from kprobe_exporter.web.status import render_status
 
 # The interpreter's lock lets one thread render at a time, so more threads would only hold more memory. The
@@ -54,13 +56,15 @@ def create_app(
     reload: Callable[[], str | None] | None = None,
     settings: Callable[[], WebSettings] = WebSettings,
     allowed_hosts: Collection[str] = (),
+    profile: Callable[[str], Profile | None] | None = None,
 ) -> ASGIApp:
     """Return the application; ``settings`` and ``allowed_hosts`` are those of ``Access``.
 
     ``ready`` returns None, or why not. ``reload`` reads the configuration again, and returns None, or why
-    the old one stays in force; without it, reloading is forbidden. ``snapshot`` is called in 2 threads, and
-    ``ready`` and ``reload`` each in one of its own, so the event loop answers other requests meanwhile. An
-    exception becomes one line for the client and one in the log.
+    the old one stays in force; without it, reloading is forbidden. ``profile`` returns the counted stacks of
+    a probe, None if it counts none; without it, no stacks are served. ``snapshot`` and ``profile`` are called
+    in 2 threads, and ``ready`` and ``reload`` each in one of its own, so the event loop answers other
+    requests meanwhile. An exception becomes one line for the client and one in the log.
     """
     check_telemetry_path(telemetry_path)
     exposition = Exposition(snapshot)
@@ -87,7 +91,7 @@ def create_app(
 
         def render() -> Rendering:
             now = snapshot()
-            page = render_probe(now, name)
+            page = render_probe(now, name, stacks=profile is not None)
             if page is None:
                 raise HTTPException(HTTPStatus.NOT_FOUND, unknown(now, name))
             return Rendering(page, _OF_STATUS)
@@ -114,8 +118,9 @@ def create_app(
         routes=[
             Route("/", status),
             Route(telemetry_path, metrics),
-            # A telemetry path below /probe/ comes first.
+            # A telemetry path below one of these comes first.
             Route("/probe/{name:path}", probe),
+            *StackRoutes(profile, workers).routes,
             Route("/-/healthy", healthy),
             Route("/-/ready", readiness),
             Route("/-/reload", reloading, methods=["POST"]),

@@ -23,6 +23,7 @@ COSTS: Mapping[str, float] = {
     "`fexit`": overhead.FEXIT,
     "`uprobe`, `usdt`": overhead.UPROBE,
     "`uretprobe`": overhead.URETPROBE,
+    "a stack of six functions, on top of it": overhead.STACK,
 }
 
 FILE = "File"

@@ -67,6 +67,7 @@ CORE = (
     "tests/faults/test_privilege.py::test_it_does_all_of_its_work[no capability]",
     "tests/kernel/test_kinds.py",
     "tests/kernel/test_calls.py",
+    "tests/kernel/test_counted_stacks.py::test_a_reload_keeps_them",
     "tests/kernel/test_filters.py",
     "tests/kernel/test_lifecycle.py::test_a_killed_agents_leftovers_go_at_the_next_start",
     "tests/kernel/test_members.py::test_connections_by_address_and_port",
@@ -75,8 +76,8 @@ CORE = (
     "tests/kernel/test_packs.py::test_each_probe_sees_what_it_is_for[scheduler]",
     "tests/kernel/test_reload.py::test_who_changes_goes_on",
 )
-"""Whether every kind of probe counts; calls, pairs, filters, strings and packs; names and members that depend
-on the kernel; a reload, a start after a kill, and an agent without capabilities."""
+"""Whether every kind of probe counts; calls, pairs, stacks, filters, strings, packs; names and members that
+depend on the kernel; a reload, a start after a kill, and an agent without capabilities."""
 
 ARM64 = Suite("bookworm-security", "Debian-Security", arch="arm64")
 
@@ -144,6 +145,7 @@ KERNELS = {
                 "tests/kernel/test_check_live.py",
                 "tests/kernel/test_configured.py",
                 "tests/kernel/test_containers.py",
+                "tests/kernel/test_counted_stacks.py",
                 "tests/kernel/test_counts.py",
                 "tests/kernel/test_exact_values.py",
                 "tests/kernel/test_filters.py",

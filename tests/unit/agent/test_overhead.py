@@ -7,6 +7,7 @@ import pytest
 from kprobe_exporter.agent import overhead as costs
 from kprobe_exporter.agent.overhead import Machine, Overhead, cost
 from kprobe_exporter.model.hist import HistTable
+from kprobe_exporter.model.stacks import StackTable
 from kprobe_exporter.model.values import Layout, ProbeSpec
 
 
@@ -26,6 +27,11 @@ def spec(file: str | None, verb: str = "", body: str = "f", **more: object) -> P
         ([spec("uprobe_events", "p", plan="count")], costs.UPROBE),
         ([spec("uprobe_events", "r")], costs.URETPROBE),
         ([spec(None)], costs.TRACEPOINT),
+        ([spec(None, stack=True)], costs.TRACEPOINT + costs.STACK),
+        (
+            [spec("kprobe_events", "p", plan="count", stack_table=StackTable(None, None, 128))],
+            costs.COUNTED + costs.STACK,
+        ),
         (
             [spec("kprobe_events", "p", role="begin"), spec("kprobe_events", "r1024", role="end")],
             costs.KPROBE + costs.KRETPROBE,

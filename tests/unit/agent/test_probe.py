@@ -53,6 +53,7 @@ def lost(
         optional=False,
         attach=[SimpleNamespace(target=target)],
         metrics=(),
+        stacks=None,
     )
     state = ProbeState(cast("ProbePlan", SimpleNamespace(probe=probe)), "up", "", attached)
     return state.status(Numbers((), {NAME: hits}, {}, {NAME: events}, reasons, {}, {}, 0)).lost

@@ -25,7 +25,7 @@ def test_the_last_counts_are_read_even_if_the_last_events_are_late(
 
     nothing: Any = SimpleNamespace(update_kernel=None)
     source: Any = SimpleNamespace(drain=drain)
-    probes = ProbeSet(nothing, nothing, nothing, source, nothing, nothing)
+    probes = ProbeSet(nothing, nothing, nothing, source, nothing, nothing, nothing)
     monkeypatch.setattr(probes.poller, "refresh", refresh)
     probes._read_out()
     assert waited == [f"events {LAST_TIME}", f"counts {LAST_TIME} True"]

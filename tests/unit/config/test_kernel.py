@@ -2,6 +2,7 @@
 
 import pytest
 
+from kprobe_exporter.config.values import Stacks
 from tests.unit.config.conftest import Load, Refused
 
 HEAD = (
@@ -89,3 +90,40 @@ def test_the_rest_of_the_configuration_is_free(config: Load) -> None:
     ).probes
     assert probe.aggregate == "events"
     assert config("probes: [{name: p, attach: 'kprobe:f'}]").probes[0].aggregate == "auto"
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (
+            "attach: 'kprobe:f', stacks: {weigh: ¦duration}",
+            "stacks.weigh: there is no 'duration' at kprobe:f",
+        ),
+        ("attach: 'kprobe:f', stacks: {weigh: ¦size}", "stacks.weigh: there is no field 'size' at kprobe:f"),
+        ("attach: 'kprobe:f', stacks: {weigh: ¦tid}", "stacks.weigh: the sum of 'tid' says nothing"),
+        (
+            "attach: 'kprobe:f', fetch: {n: '$arg1:u8'}, let: {m: n + 1}, stacks: {weigh: ¦m}",
+            "stacks.weigh: 'm' is computed by the agent, and the kernel adds up",
+        ),
+        (
+            "attach: 'kprobe:f', fetch: {n: '+0($arg1):string'}, stacks: {weigh: ¦n}",
+            "stacks.weigh: 'n' is no number to add up",
+        ),
+        ("attach: 'kprobe:f', stacks: {max: ¦0}", "stacks.max:"),
+        ("attach: 'kprobe:f', stacks: {¦user: true}", "stacks.user:"),
+        (
+            "attach: 'kprobe:f', aggregate: kernel, fetch: {n: '$arg1:u8'}, filter: n > 1, ¦stacks: {}",
+            "stacks: the kernel does not filter stacks where it aggregates",
+        ),
+    ],
+)
+def test_stacks_that_cannot_be_counted(refused: Refused, keys: str, expected: str) -> None:
+    refused(f"probes: [{{name: p, {keys}}}]", f"probes[0].{expected}")
+
+
+def test_stacks(config: Load) -> None:
+    first, second = config(
+        "probes: [{name: p, attach: 'kprobe:f', stacks: {}},"
+        " {name: q, attach: 'call:f', stacks: {weigh: duration, max: 7}}]"
+    ).probes
+    assert (first.stacks, second.stacks) == (Stacks(), Stacks("duration", 7))

@@ -354,7 +354,7 @@ def cannot(target: Target) -> tuple[Target, str]:
         (
             "attach: 'ucall:/x:f', stack: true",
             "ucall:/x:f",
-            "stack: true is the kernel's stack, and there is none behind a program's code",
+            "a stack is the kernel's, and there is none behind a program's code",
         ),
     ],
 )

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.hist import HistKey, HistReading, HistTable
+from kprobe_exporter.model.stacks import StackReading, StackTable, Weight
 from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter, parse_hist
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.stack_tables import StackTrigger
 from tests.support.hist_texts import EMPTY, NAMES, POWERS
 from tests.unit.tracefs.conftest import Table
 
@@ -265,3 +267,83 @@ def test_a_counter_goes_as_it_came(counter: HitCounter, table: Table) -> None:
     table.written.clear()
     counter.detach()
     assert table.written == [(f"instances/i/{EVENT}/trigger", "!hist:keys=common_cpu")]
+
+
+STACKED = b"""\
+# event histogram
+#
+# trigger info: hist:keys=common_stacktrace:vals=hitcount,n:sort=hitcount:size=2048 if n >= 0 [active]
+#
+
+{ common_stacktrace:
+         kprobe_ftrace_handler+0x1a8/0x1e0
+         0xffffffffc02a10dc
+         vfs_read+0x5/0x2d0
+         nft_do_chain+0x10/0x20 [nf_tables]
+} hitcount:          3  n:         30
+{ common_stacktrace:
+         vfs_read+0x5/0x2d0
+         do_syscall_64+0x59/0x90
+} hitcount:          1  n:          4
+{ common_stacktrace:
+         vfs_read+0x5/0x2d0
+         do_syscall_64+0x61/0x90
+} hitcount:          2  n:          4
+
+Totals:
+    Hits: 6
+    Entries: 3
+    Dropped: 9
+"""
+STACKS = {
+    (b"kprobe_ftrace_handler", b"0xffffffffc02a10dc", b"vfs_read", b"nft_do_chain"): Weight(3, 30),
+    (b"vfs_read", b"do_syscall_64"): Weight(3, 8),
+}
+
+
+@pytest.mark.parametrize("key", [b"common_stacktrace", b"stacktrace"])
+def test_stacks(table: Table, key: bytes) -> None:
+    """Two places in one function are one frame; Linux 6.1 has another name for the key."""
+    trigger = StackTrigger(Instance(table, "i", None), EVENT, StackTable("n", "n >= 0", 2048))
+    file = f"instances/i/{EVENT}/trigger"
+    if key == b"stacktrace":
+        refuse_once(table)
+    trigger.attach()
+    assert table.written[-1] == (file, f"hist:keys={key.decode()}:vals=n:size=2048 if n >= 0")
+    table.files[HIST] = TABLE + b"\n\n" + STACKED.replace(b"common_stacktrace", key)
+    assert trigger.read() == StackReading(9, STACKS)
+    table.files[HIST] = TABLE
+    assert trigger.read() is None
+    trigger.detach()
+    trigger.detach()
+    assert table.written[-1] == (file, f"!hist:keys={key.decode()}:vals=n:size=2048 if n >= 0")
+    assert trigger.read() is None
+
+
+def refuse_once(table: Table) -> None:
+    """Refuse the next write, as a kernel does that does not know the key."""
+    write = table.write
+
+    def refusing(path: str, text: str) -> None:
+        table.write = write  # type: ignore[method-assign]
+        raise OSError(errno.EINVAL, "Invalid argument", path)
+
+    table.write = refusing  # type: ignore[method-assign]
+
+
+def test_stacks_that_7_2_spells_twice() -> None:
+    twice = STACKED.replace(b"keys=common_stacktrace", b"keys=common_stacktracecommon_stacktrace")
+    assert parse_hist(twice) == parse_hist(STACKED)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (errno.EEXIST, "another probe counts the same stacks"),
+        (errno.EINVAL, r"the hist trigger 'hist:keys=common_stacktrace:size=128' is refused: .*\(EINVAL\)"),
+    ],
+)
+def test_refused_stacks(table: Table, code: int, sentence: str) -> None:
+    table.refused[f"instances/i/{EVENT}/trigger"] = code
+    with pytest.raises(ProbeRefused, match=sentence):
+        StackTrigger(Instance(table, "i", None), EVENT, StackTable(None, None, 128)).attach()

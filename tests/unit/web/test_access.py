@@ -19,7 +19,17 @@ from tests.support.web_target import Served, serving
 from tests.unit.export.conftest import SNAPSHOT
 
 USERS = {b"alice": bcrypt.hashpw(b"secret", bcrypt.gensalt(4))}
-PATHS = ["/", "/metrics", "/-/healthy", "/-/ready", "/-/reload", "/nowhere"]
+PATHS = [
+    "/",
+    "/metrics",
+    "/-/healthy",
+    "/-/ready",
+    "/-/reload",
+    "/nowhere",
+    "/stacks/p",
+    "/stacks/p.svg",
+    "/debug/pprof/p",
+]
 
 
 def basic(text: str) -> str:
@@ -60,7 +70,9 @@ def test_nothing_is_told_to_strangers(guarded: Guarded, path: str, method: str) 
         assert "WWW-Authenticate" in response.headers
 
 
-@pytest.mark.parametrize(("path", "status"), [*zip(PATHS, [200, 200, 200, 200, 405, 404], strict=True)])
+@pytest.mark.parametrize(
+    ("path", "status"), [*zip(PATHS, [200, 200, 200, 200, 405, 404, 403, 403, 403], strict=True)]
+)
 def test_users_get_what_there_is(guarded: Guarded, path: str, status: int) -> None:
     for _ in range(2):
         assert guarded.ask(path, Authorization=basic("alice:secret"))[0].status == status

@@ -34,6 +34,15 @@ def test_facts() -> None:
     assert "<dt>Cost</dt>" not in page()
 
 
+def test_links_to_its_stacks() -> None:
+    probe = replace(PROBE, name="a/b <c>", stacks=True)
+    shown = page(probe=probe)
+    for path in ("/stacks/a%2Fb%20%3Cc%3E.svg", "/stacks/a%2Fb%20%3Cc%3E", "/debug/pprof/a%2Fb%20%3Cc%3E"):
+        assert f'<a href="{path}">' in shown
+    assert "Stacks" not in page()
+    assert "Stacks" not in (render_probe(Snapshot((), (probe,)), probe.name, stacks=False) or b"").decode()
+
+
 def test_errors_of_this_probe_alone() -> None:
     samples: Samples = {("open", "ENOENT"): 7.0, ("open", "EACCES"): 9.0, ("other", "EIO"): 99.0}
     shown = page(Family("kprobe_return_errors_total", "counter", "", ("probe", "errno"), samples))

@@ -1,0 +1,104 @@
+"""The stacks of one probe, counted and bounded; and what the table of a hist trigger gained."""
+
+import re
+import threading
+import time
+from functools import lru_cache
+
+from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
+from kprobe_exporter.model.stacks import NOTHING, Profile, Stack, StackReading, Weight
+
+TRACER = re.compile(
+    rb"_*(kprobe|kretprobe|fprobe|fentry|fexit|eprobe|ftrace|function_graph|rethook|arch_(ftrace|rethook|kretprobe))_.*"
+    rb"|_*(trace_event|event_trigger|event_hist|traceiter|trace_eprobe|trace_kprobe|perf_trace)s?_.*"
+    rb"|opt_pre_handler|optimized_callback|aggr_pre_handler|trampoline_handler|stack_trace_save"
+    rb"|(asm_)?(exc|do)_int3|brk_handler|(do_)?call_break_hook|do_debug_exception"
+    rb"|do_el1_brk64|el1_(dbg|brk64)|el1h_64_sync(_handler)?|\[FTRACE TRAMPOLINE\]"
+)
+"""Functions by which the kernel records or counts an event: of kernel/trace/ and kernel/kprobes.c, and the
+traps of x86 and arm64 that lead to a kprobe."""
+
+ADDRESS = re.compile(rb"0x[0-9a-f]+")
+"""A frame without a name: in front of a stack, the code that ftrace makes for an event."""
+
+
+@lru_cache(1 << 14)
+def cut(stack: Stack) -> Stack:
+    """Return the stack without the frames of the tracer, which are its innermost ones."""
+    end = 0
+    for number, frame in enumerate(stack):
+        if TRACER.fullmatch(frame):
+            end = number + 1
+        elif not ADDRESS.fullmatch(frame):
+            break
+    while 0 < end < len(stack) and ADDRESS.fullmatch(stack[end]):
+        end += 1
+    return stack[end:]
+
+
+class StackCounts:
+    """How often each stack of a probe occurred, and the sum of the field by which it is weighed.
+
+    It keeps ``most`` stacks. One that was not seen for the time to live of label sets goes; if that is open,
+    it makes room for a new one after IDLE seconds. Hits of stacks without room count as lost. Any thread may
+    call its methods; a stack costs about 1 µs.
+    """
+
+    def __init__(self, probe: str, weigh: str | None, most: int, limits: SeriesLimits) -> None:
+        self.probe, self.weigh, self.most = probe, weigh, most
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._stacks: dict[Stack, tuple[Weight, float]] = {}  # each with when it was seen, the oldest first
+        self._lost = 0
+        self._since = time.time_ns()
+
+    def add(self, frames: Stack, weight: Weight) -> None:
+        """Count hits with this stack, whose frames may begin with those of the tracer."""
+        stack = cut(frames)
+        with self._lock:
+            before, _ = self._stacks.pop(stack, (None, 0.0))
+            if before is None and len(self._stacks) >= self.most and not self._made_room():
+                self._lost += weight.hits
+                return
+            self._stacks[stack] = (before or NOTHING).plus(weight), self._limits.clock()
+
+    def lose(self, hits: int) -> None:
+        """Count hits whose stack is unknown."""
+        with self._lock:
+            self._lost += hits
+
+    def profile(self) -> Profile:
+        """Return all that was counted and is kept."""
+        with self._lock:
+            if self._limits.ttl:
+                self._forget(self._limits.ttl)
+            stacks = {stack: weight for stack, (weight, _) in self._stacks.items()}
+            return Profile(self.probe, self.weigh, stacks, self._lost, self._since, time.time_ns())
+
+    def _made_room(self) -> bool:
+        if self._limits.ttl != 0:
+            self._forget(self._limits.ttl or IDLE)
+        return len(self._stacks) < self.most
+
+    def _forget(self, age: float) -> None:
+        oldest = self._limits.clock() - age
+        for stack in [stack for stack, (_, seen) in self._stacks.items() if seen < oldest]:
+            del self._stacks[stack]
+
+
+class StackDeltas:
+    """The table of a hist trigger, which only grows, as what came since its last reading."""
+
+    def __init__(self, counts: StackCounts) -> None:
+        self._counts = counts
+        self._last = StackReading(0, {})
+
+    def take(self, reading: StackReading) -> None:
+        """Count what came since the last reading. A sum has 64 bits and may overflow."""
+        last, self._last = self._last, reading
+        for stack, now in reading.rows.items():
+            grown = now.minus(last.rows.get(stack, NOTHING))
+            if grown.hits > 0:
+                self._counts.add(stack, grown._replace(total=grown.total % (1 << 64)))
+        if reading.dropped > last.dropped:
+            self._counts.lose(reading.dropped - last.dropped)

@@ -1,0 +1,179 @@
+"""A flame graph as one SVG: the stacks of a profile, each function above what it calls, as wide as it weighs.
+
+It needs no script to be read: a browser's search finds names, and a pointer shows numbers. With script a
+click or Enter enlarges a frame, and a search marks frames and adds up their share.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+
+from kprobe_exporter.export.stacks.folded import frame_name
+from kprobe_exporter.model.stacks import Profile
+
+CONTENT_TYPE = "image/svg+xml"
+
+ROW, HEAD = 18, 60
+
+NARROWEST = 0.0005
+"""The share below which a frame is left out, as it would be narrower than a pixel."""
+
+MOST_ROWS = 128
+
+_STYLE = """
+svg { font: 12px ui-monospace, monospace; background: Canvas; color-scheme: light dark }
+text { fill: CanvasText } .f text { fill: #111 } .title { font: 600 16px system-ui, sans-serif }
+.f { cursor: pointer } .f:focus { outline: none }
+.f:hover rect, .f:focus rect { stroke: CanvasText; stroke-width: 2 }
+.found rect { fill: #c08cff; stroke: #50208c } .found text { font-weight: 700 } .out { opacity: .35 }
+.button { cursor: pointer; text-decoration: underline }
+"""
+
+_SCRIPT = """
+const all = [...document.querySelectorAll(".f")], said = document.getElementById("said")
+const of = (box, name) => parseFloat(box.dataset[name])
+function zoom(to) {
+  const left = of(to, "x"), width = of(to, "w"), depth = of(to, "d")
+  for (const box of all) {
+    const x = of(box, "x"), w = of(box, "w")
+    const above = of(box, "d") < depth && x <= left + 1e-9 && x + w >= left + width - 1e-9
+    const inside = x >= left - 1e-9 && x + w <= left + width + 1e-9
+    box.style.display = above || inside ? "" : "none"
+    box.setAttribute("x", above ? "0%" : (x - left) / width * 100 + "%")
+    box.setAttribute("width", above ? "100%" : w / width * 100 + "%")
+    box.classList.toggle("out", above && box !== to)
+  }
+}
+function find() {
+  const asked = prompt("Which functions? A regular expression:")
+  if (asked === null) return
+  let wanted
+  try { wanted = new RegExp(asked) } catch { said.textContent = "This is no regular expression."; return }
+  const spans = []
+  for (const box of all) {
+    const is = asked !== "" && wanted.test(box.dataset.n)
+    box.classList.toggle("found", is)
+    if (is) spans.push([of(box, "x"), of(box, "x") + of(box, "w")])
+  }
+  let share = 0, end = 0
+  for (const [from, to] of spans.sort((a, b) => a[0] - b[0])) {
+    share += Math.max(0, to - Math.max(from, end)); end = Math.max(end, to)
+  }
+  said.textContent = asked === "" ? "" : spans.length + " frames, " + share.toFixed(1) + " %"
+}
+document.addEventListener("click", event => {
+  const box = event.target.closest(".f")
+  if (box) zoom(box)
+  else if (event.target.closest("#find")) find()
+})
+document.addEventListener("keydown", event => {
+  if (event.key === "Enter" && document.activeElement.matches(".f")) zoom(document.activeElement)
+  if (event.key === "Enter" && document.activeElement.matches("#find") || event.key === "/") {
+    event.preventDefault(); find()
+  }
+  if (event.key === "Escape") zoom(all[0])
+})
+"""
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+CONTENT_SECURITY_POLICY = (
+    f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)};"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""A browser runs nothing but the script above, whatever the names of functions are."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A function under its callers, with the weight of all stacks that go through it."""
+
+    weight: int = 0
+    called: dict[bytes, "_Frame"] = field(default_factory=dict)
+
+
+def flame_graph(profile: Profile) -> bytes:
+    """Return the flame graph of a profile, weighed by its field or else by hits."""
+    root = _Frame()
+    for stack, (hits, total) in profile.stacks.items():
+        weight = hits if profile.weigh is None else total
+        at = root
+        at.weight += weight
+        for frame in list(reversed(stack))[:MOST_ROWS]:
+            at = at.called.setdefault(frame, _Frame())
+            at.weight += weight
+    boxes = [_box(b"all", root, profile, root.weight, 0.0, 0), *_boxes(root, profile, root.weight, 0.0, 1)]
+    rows = 1 + max(depth for depth, _ in boxes)
+    height = HEAD + rows * ROW + ROW
+    shown = "".join(text for _, text in boxes) if root.weight else ""
+    title = _title(profile)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height}" role="group" '
+        f'aria-label="{title}">\n<title>{title}</title>\n<style>{_STYLE}</style>\n'
+        f'<text class="title" x="8" y="22">{title}</text>\n'
+        f'<text x="8" y="44">{_summary(profile)}</text>\n'
+        '<text id="find" class="button" x="100%" dx="-8" y="22" text-anchor="end" tabindex="0" role="button">'
+        "search (/)</text>\n"
+        '<text id="said" x="100%" dx="-8" y="44" text-anchor="end" role="status"></text>\n'
+        f"{shown}<script><![CDATA[{_SCRIPT}]]></script>\n</svg>\n"
+    ).encode("utf-8", "backslashreplace")
+
+
+def _boxes(
+    parent: _Frame, profile: Profile, whole: int, left: float, depth: int
+) -> Iterator[tuple[int, str]]:
+    for name, frame in sorted(parent.called.items()):
+        if whole and frame.weight / whole >= NARROWEST:
+            yield _box(name, frame, profile, whole, left, depth)
+            yield from _boxes(frame, profile, whole, left, depth + 1)
+        left += frame.weight / whole * 100 if whole else 0
+
+
+def _box(
+    name: bytes, frame: _Frame, profile: Profile, whole: int, left: float, depth: int
+) -> tuple[int, str]:
+    """Return a frame's row and its element: a part of the picture of its own, which cuts off its text."""
+    width = frame.weight / whole * 100 if whole else 100.0
+    shown = escape(frame_name(name).decode(), quote=True)
+    about = f"{shown}: {_amount(frame.weight, profile)}, {width:.2f} %"
+    return depth, (
+        f'<svg class="f" tabindex="0" role="img" aria-label="{about}" data-n="{shown}" data-d="{depth}" '
+        f'data-x="{left:.5f}" data-w="{width:.5f}" x="{left:.5f}%" width="{width:.5f}%" '
+        f'y="{HEAD + depth * ROW}" height="{ROW - 1}"><title>{about}</title>'
+        f'<rect width="100%" height="100%" rx="2" fill="{_colour(name)}"/>'
+        f'<text x="4" y="13">{shown}</text></svg>\n'
+    )
+
+
+def _colour(name: bytes) -> str:
+    """Return a warm colour that is always the same for a function."""
+    found = hashlib.blake2b(name, digest_size=2).digest()
+    return f"hsl({20 + found[0] % 36} 85% {62 + found[1] % 14}%)"
+
+
+def _title(profile: Profile) -> str:
+    weighed = "by hits" if profile.weigh is None else f"by {profile.weigh}"
+    return escape(re.sub(r"[^ -~]", "_", f"{profile.probe}: kernel stacks {weighed}"), quote=True)
+
+
+def _summary(profile: Profile) -> str:
+    total = sum(weight.total for weight in profile.stacks.values())
+    parts = [f"{profile.hits:,} hits in {len(profile.stacks):,} stacks"]
+    if profile.weigh is not None:
+        parts.append(f"{_amount(total, profile)} in all")
+    parts.append(f"{max(0, profile.until - profile.since) / 1e9:,.0f} s")
+    if profile.lost:
+        parts.append(f"{profile.lost:,} hits lost")
+    return escape("; ".join(parts))
+
+
+def _amount(weight: int, profile: Profile) -> str:
+    if profile.weigh is None:
+        return f"{weight:,} hits"
+    return f"{weight / 1e9:,.6g} s" if profile.weigh == "duration" else f"{weight:,}"

@@ -1,0 +1,80 @@
+"""Counted stacks: the hist trigger that counts them, and what was counted of all. Frozen values."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+Stack: TypeAlias = tuple[bytes, ...]
+"""The names of a stack's functions, innermost first; an address that has no name as ``0x…``."""
+
+STACK_KEYS = ("common_stacktrace", "stacktrace")
+"""The key of a hist trigger that is the kernel's stack. It is ``stacktrace`` on Linux 6.1."""
+
+
+class StackTable(NamedTuple):
+    """A hist trigger that counts stacks, as a description: nothing is written yet.
+
+    ``value`` is the event's field to sum for each stack, None for the hits alone. ``condition`` is a filter
+    in the kernel's syntax. ``size`` is the number of stacks for which the kernel has room.
+    """
+
+    value: str | None
+    condition: str | None
+    size: int
+
+    def trigger(self, key: str) -> str:
+        """Return it in the kernel's syntax, with one of STACK_KEYS."""
+        vals = f":vals={self.value}" if self.value else ""
+        return f"hist:keys={key}{vals}:size={self.size}" + (f" if {self.condition}" if self.condition else "")
+
+
+class Weight(NamedTuple):
+    """How often a stack occurred, and the sum of the field by which it is weighed, 0 without one."""
+
+    hits: int
+    total: int
+
+    def plus(self, other: "Weight") -> "Weight":
+        return Weight(self.hits + other.hits, self.total + other.total)
+
+    def minus(self, other: "Weight") -> "Weight":
+        return Weight(self.hits - other.hits, self.total - other.total)
+
+
+NOTHING = Weight(0, 0)
+
+
+class StackReading(NamedTuple):
+    """The table of a `StackTable` as it was read. ``dropped`` counts events whose stack found it full."""
+
+    dropped: int
+    rows: Mapping[Stack, Weight]
+
+
+class Profile(NamedTuple):
+    """The stacks of one probe since they are counted. ``lost`` are hits whose stack was not kept or not read.
+
+    ``weigh`` is the field that is summed, None if only hits are counted. ``since`` and ``until`` are Unix
+    time in nanoseconds.
+    """
+
+    probe: str
+    weigh: str | None
+    stacks: Mapping[Stack, Weight]
+    lost: int
+    since: int
+    until: int
+
+    @property
+    def hits(self) -> int:
+        """The hits of all stacks together."""
+        return sum(weight.hits for weight in self.stacks.values())
+
+    def minus(self, before: "Profile") -> "Profile":
+        """Return what came after an earlier profile of the same probe."""
+        grown = {
+            stack: now.minus(then)
+            for stack, now in self.stacks.items()
+            if (then := before.stacks.get(stack, NOTHING)).hits < now.hits
+        }
+        lost = max(0, self.lost - before.lost)
+        return Profile(self.probe, self.weigh, grown, lost, before.until, self.until)

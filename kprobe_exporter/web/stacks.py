@@ -1,0 +1,120 @@
+"""The routes of counted stacks: folded text, a flame graph and a pprof profile, also of some seconds."""
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kprobe_exporter.export.stacks import flame_graph, folded, pprof
+from kprobe_exporter.model.stacks import Profile
+from kprobe_exporter.web.rendering import Rendering, Workers, guarded, line
+
+MOST_SECONDS = 20
+"""The longest profile of some seconds. A client that waits holds a connection."""
+
+MOST_WAITING = 4
+"""Requests for some seconds at the same time; each holds two profiles."""
+
+DISABLED = "stacks are not served: the agent runs with --web.disable-stacks"
+
+
+class _Form(NamedTuple):
+    """A form in which a profile is served."""
+
+    render: Callable[[Profile], bytes]
+    headers: dict[str, str]
+
+
+FOLDED = _Form(folded.folded, {"Content-Type": "text/plain; charset=utf-8", "Vary": "Accept-Encoding"})
+FLAME_GRAPH = _Form(
+    flame_graph.flame_graph,
+    {
+        "Content-Type": flame_graph.CONTENT_TYPE,
+        "Vary": "Accept-Encoding",
+        "Content-Security-Policy": flame_graph.CONTENT_SECURITY_POLICY,
+        "Referrer-Policy": "no-referrer",
+    },
+)
+PPROF = _Form(
+    pprof.pprof,
+    {"Content-Type": pprof.CONTENT_TYPE, "Content-Disposition": 'attachment; filename="profile.pb.gz"'},
+)
+
+
+class StackRoutes:
+    """Serves the profiles that ``profile`` returns, None for a probe that counts no stacks.
+
+    ``profile`` is called in one of the ``workers``. None in its place: stacks are not served at all.
+    """
+
+    def __init__(self, profile: Callable[[str], Profile | None] | None, workers: Workers) -> None:
+        self._profile = profile
+        self._workers = workers
+        self._waiting = 0
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            Route("/stacks/{name:path}", self._stacks),
+            Route("/debug/pprof/{name:path}", self._pprof),
+        ]
+
+    async def _stacks(self, request: Request) -> Response:
+        name: str = request.path_params["name"]
+        if name.endswith(".svg"):
+            return await self._served(request, name.removesuffix(".svg"), FLAME_GRAPH)
+        return await self._served(request, name, FOLDED)
+
+    async def _pprof(self, request: Request) -> Response:
+        return await self._served(request, request.path_params["name"], PPROF)
+
+    async def _served(self, request: Request, name: str, form: _Form) -> Response:
+        if self._profile is None:
+            return line(DISABLED, HTTPStatus.FORBIDDEN)
+        seconds = _seconds(request.query_params.get("seconds"))
+        if not seconds:
+            return await self._workers.rendered(
+                request,
+                ("stacks", name, form.headers["Content-Type"]),
+                lambda: Rendering(form.render(self._read(name)), form.headers),
+            )
+        if self._waiting >= MOST_WAITING:
+            return line("too many profiles of some seconds are being taken", HTTPStatus.TOO_MANY_REQUESTS)
+        return await guarded(request, self._difference(request, name, form, seconds))
+
+    async def _difference(self, request: Request, name: str, form: _Form, seconds: int) -> Response:
+        self._waiting += 1
+        try:
+            before = await self._workers.run(lambda: self._read(name))
+            await asyncio.sleep(seconds)
+
+            def render() -> Rendering:
+                return Rendering(form.render(self._read(name).minus(before)), form.headers)
+
+            # A key of its own: the seconds of two requests are not the same ones.
+            return await self._workers.rendered(request, object(), render)
+        finally:
+            self._waiting -= 1
+
+    def _read(self, name: str) -> Profile:
+        """Return a probe's profile. Raises HTTPException if there is none."""
+        assert self._profile is not None
+        if (found := self._profile(name)) is None:
+            sentence = f"no probe {name!r} counts its stacks: give it `stacks: {{}}`"
+            raise HTTPException(HTTPStatus.NOT_FOUND, sentence)
+        return found
+
+
+def _seconds(asked: str | None) -> int:
+    """Return the seconds of a query, 0 for none. Raises HTTPException."""
+    if asked is None:
+        return 0
+    if not (asked.isascii() and asked.isdigit() and len(asked) < 9 and int(asked) <= MOST_SECONDS):
+        sentence = f"seconds is a whole number up to {MOST_SECONDS}"
+        raise HTTPException(HTTPStatus.BAD_REQUEST, sentence)
+    return int(asked)

@@ -1,0 +1,262 @@
+"""`stacks` counts those of a known load: of three call paths, by the time of three waits, like bpftrace."""
+
+import ctypes
+import os
+import re
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess
+from tests.support.kernel_ids import kernel_tid
+from tests.support.patience import eventually
+
+TIMES = {"kill": 13, "tgkill": 29, "rt_sigqueueinfo": 53}
+"""How often each system call sends a signal, so that each sum of them is another number."""
+
+GENERATED, SENT = "tracepoint:signal:signal_generate", "kprobe:do_send_sig_info"
+"""A tracepoint and a function that all of them go through."""
+
+COUNTED, RECORDED = "stacks: {}", "stack: true\n    stacks: {}"
+"""Stacks that the kernel counts, where it can; and those that the agent counts of each event."""
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+NUMBERS = {"x86_64": (234, 129), "aarch64": (131, 138)}[os.uname().machine]
+"""The numbers of tgkill and rt_sigqueueinfo."""
+
+WAITS = {"sleep": (7, 0.05), "pipe": (5, 0.11), "poll": (3, 0.23)}
+"""How often a thread waits in each of three places, and how many seconds."""
+
+PR_SET_NAME = 15
+
+PLACES = {"sleep": "nanosleep", "pipe": "pipe_read", "poll": "do_sys_poll"}
+
+
+@contextmanager
+def ignored() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def signals(times: int = 1) -> None:
+    """Send this process TIMES signals that it ignores."""
+    pid, tid, number = os.getpid(), threading.get_native_id(), int(signal.SIGUSR1)
+    info = (ctypes.c_int * 32)(number, 0, -1)  # SI_QUEUE
+    with ignored():
+        for _ in range(times * TIMES["kill"]):
+            os.kill(pid, number)
+        for _ in range(times * TIMES["tgkill"]):
+            assert LIBC.syscall(NUMBERS[0], pid, tid, number) == 0
+        for _ in range(times * TIMES["rt_sigqueueinfo"]):
+            assert LIBC.syscall(NUMBERS[1], pid, number, info) == 0
+
+
+def in_another_thread(call: Callable[[], None]) -> None:
+    """Send a signal that is not counted, as it is not this thread's."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def folded(agent: AgentProcess, probe: str = "sent") -> dict[tuple[str, ...], int]:
+    """Return the stacks, each from its outermost function."""
+    lines = agent.get(f"/stacks/{probe}").splitlines()
+    return {tuple(line.rpartition(" ")[0].split(";")): int(line.rpartition(" ")[2]) for line in lines}
+
+
+def by_path(stacks: dict[tuple[str, ...], int]) -> dict[str, int]:
+    """Return the sums of the stacks that go through each of the system calls."""
+    return {
+        call: sum(
+            number for stack, number in stacks.items() if any(frame.endswith(f"_{call}") for frame in stack)
+        )
+        for call in TIMES
+    }
+
+
+def configuration(attach: str, keys: str, source: str = "auto") -> str:
+    return f"""
+global: {{source: {source}}}
+probes:
+  - name: sent
+    attach: {attach}
+    filter: "common_pid == {kernel_tid()}"
+    limit: none
+    {keys}
+"""
+
+
+@pytest.mark.parametrize("source", ["binary", "text"])
+@pytest.mark.parametrize("keys", [COUNTED, RECORDED])
+@pytest.mark.parametrize("attach", [GENERATED, pytest.param(SENT, marks=pytest.mark.needs("kprobe_events"))])
+def test_three_call_paths(start_agent: StartAgent, attach: str, keys: str, source: str) -> None:
+    agent = start_agent(configuration(attach, keys, source))
+    signals()
+    eventually(lambda: by_path(folded(agent)) == TIMES)
+    stacks = folded(agent)
+    assert sum(stacks.values()) == sum(TIMES.values())
+    assert not any("kprobe" in frame or "trace_event" in frame for stack in stacks for frame in stack)
+    if attach == SENT:
+        assert {stack[-1] for stack in stacks} == {"do_send_sig_info"}
+    assert "hits lost" not in agent.get("/stacks/sent.svg")
+    assert agent.scrape().value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
+
+
+def test_the_stacks_of_some_seconds(start_agent: StartAgent) -> None:
+    agent = start_agent(configuration(GENERATED, COUNTED))
+    signals(3)
+    thrice = {call: 3 * number for call, number in TIMES.items()}
+    eventually(lambda: by_path(folded(agent)) == thrice)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(folded, agent, "sent?seconds=8")
+        time.sleep(3)
+        signals()
+        assert by_path(answer.result()) == TIMES
+
+
+def test_more_stacks_than_are_kept(start_agent: StartAgent) -> None:
+    agent = start_agent(configuration(GENERATED, "stacks: {max: 1}"))
+    signals()
+    eventually(lambda: "hits lost" in agent.get("/stacks/sent.svg"))
+    [number] = folded(agent).values()
+    found = re.search(r"([\d,]+) hits lost", agent.get("/stacks/sent.svg"))
+    assert found
+    assert number + int(found[1]) == sum(TIMES.values())
+
+
+def test_a_reload_keeps_them(start_agent: StartAgent, tmp_path: Path) -> None:
+    agent = start_agent(configuration(GENERATED, COUNTED), "--web.enable-lifecycle")
+    path = next(tmp_path.glob("config*.yaml"))
+    signals()
+    eventually(lambda: by_path(folded(agent)) == TIMES)
+    path.write_text(configuration(GENERATED, "stacks: {max: 99}"))
+    reload(agent)
+    signals()
+    twice = {call: 2 * number for call, number in TIMES.items()}
+    eventually(lambda: by_path(folded(agent)) == twice)
+    path.write_text(configuration(GENERATED, "fetch: {sig: sig}\n    stacks: {weigh: sig}"))
+    reload(agent)
+    signals()
+    weighed = {call: number * int(signal.SIGUSR1) for call, number in TIMES.items()}
+    eventually(lambda: by_path(folded(agent)) == weighed)
+
+
+def reload(agent: AgentProcess) -> None:
+    before = agent.scrape().value("kprobe_exporter_config_last_reload_success_timestamp_seconds")
+    in_another_thread(lambda: agent.signal(signal.SIGHUP))
+    name = "kprobe_exporter_config_last_reload_success_timestamp_seconds"
+    agent.scrape_until(lambda metrics: metrics.value(name) > before, 60)
+
+
+def waits() -> None:
+    """Wait in three places in a thread of its own, which is called waits-here, for known times."""
+    read, write = os.pipe()
+    named = threading.Event()
+
+    def work() -> None:
+        LIBC.prctl(PR_SET_NAME, b"waits-here")
+        # Some virtual machines trace no switch from the idle task of another CPU.
+        os.sched_setaffinity(0, {0})
+        named.set()
+        for _ in range(WAITS["sleep"][0]):
+            time.sleep(WAITS["sleep"][1])
+        for _ in range(WAITS["pipe"][0]):
+            os.read(read, 1)
+        poller = select.poll()
+        for _ in range(WAITS["poll"][0]):
+            poller.poll(1000 * WAITS["poll"][1])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    named.wait()
+    time.sleep(WAITS["sleep"][0] * WAITS["sleep"][1])
+    for _ in range(WAITS["pipe"][0]):
+        time.sleep(WAITS["pipe"][1])
+        os.write(write, b"x")
+    thread.join()
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize("source", ["binary", "text"])
+def test_off_cpu_time(start_agent: StartAgent, source: str) -> None:
+    """A thread that is off the CPU for known times has them in the stacks of the places where it waits."""
+    agent = start_agent(f"""
+global: {{source: {source}}}
+probes:
+  - name: off_cpu
+    attach:
+      pair:
+        from: {{to: "tracepoint:sched:sched_switch", fetch: {{id: prev_pid, who: prev_comm}}}}
+        to: {{to: "tracepoint:sched:sched_switch", fetch: {{id: next_pid}}}}
+        key: id
+    filter: 'id != 0 && who == "waits-here"'
+    stacks: {{weigh: duration}}
+    limit: none
+""")
+    waits()
+
+    def seconds() -> dict[str, float]:
+        stacks = folded(agent, "off_cpu")
+        return {
+            place: sum(number for stack, number in stacks.items() if any(name in frame for frame in stack))
+            / 1e9
+            for place, name in PLACES.items()
+        }
+
+    eventually(lambda: all(seconds().values()))
+    found = seconds()
+    for place, (number, each) in WAITS.items():
+        least = number * each
+        # The pipe's writer begins with its pauses when the thread may still sleep.
+        assert 0.95 * least - (0.1 if place == "pipe" else 0) <= found[place] <= 2 * least + 0.5, found
+
+
+@pytest.mark.needs("kprobe_events")
+@pytest.mark.parametrize("keys", [COUNTED, RECORDED])
+def test_the_same_stacks_as_bpftrace(start_agent: StartAgent, tmp_path: Path, keys: str) -> None:
+    """The same functions in the same order, with the same counts."""
+    probe, mine = SENT, f"tid == {kernel_tid()}"
+    program = f'{probe} /{mine}/ {{ @[kstack] = count(); }} {probe} /!({mine})/ {{ printf("seen\\n"); }}'
+    agent = start_agent(configuration(SENT, keys))
+    log = tmp_path / "bpftrace.log"
+    with log.open("w") as out, subprocess.Popen(["bpftrace", "-e", program], stdout=out) as tool:
+        try:
+            eventually(lambda: _seen(log) or tool.poll() is not None, 60)
+            signals(2)
+            eventually(lambda: sum(folded(agent).values()) == 2 * sum(TIMES.values()))
+            eventually(lambda: _theirs(tool, log) == folded(agent), 60)
+        finally:
+            print(log.read_text())
+            tool.kill()
+
+
+def _seen(log: Path) -> bool:
+    """Whether bpftrace has attached: then it tells of a signal that another thread sends."""
+    with ignored():
+        in_another_thread(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    return "seen" in log.read_text()
+
+
+def _theirs(tool: subprocess.Popen[bytes], log: Path) -> dict[tuple[str, ...], int]:
+    """Have bpftrace print its map, and return it by the names of functions."""
+    in_another_thread(lambda: tool.send_signal(signal.SIGUSR1))
+    latest = dict(re.findall(r"@\[\n((?:    .*\n)+)\]: (\d+)", log.read_text()))
+    found: Counter[tuple[str, ...]] = Counter()
+    for frames, number in latest.items():
+        stack = tuple(frame.strip().partition("+")[0] for frame in reversed(frames.splitlines()))
+        found[stack] += int(number)
+    return found

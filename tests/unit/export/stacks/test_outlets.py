@@ -1,0 +1,164 @@
+"""Folded text, flame graphs and pprof: what readers of their own make of them, with any names."""
+
+import gzip
+import re
+from base64 import b64encode
+from hashlib import sha256
+from typing import Any
+from xml.etree import ElementTree
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.export.stacks.flame_graph import CONTENT_SECURITY_POLICY, flame_graph
+from kprobe_exporter.export.stacks.folded import folded
+from kprobe_exporter.export.stacks.pprof import pprof
+from kprobe_exporter.model.stacks import Profile, Weight
+
+SECOND = 1_000_000_000
+STACKS = {
+    (b"vfs_read", b"ksys_read", b"do_syscall_64"): Weight(3, 30),
+    (b"vfs_write", b"ksys_write", b"do_syscall_64"): Weight(1, 70),
+    (b"vfs_read", b"kthread"): Weight(2, 0),
+}
+HITS = Profile("open", None, STACKS, 0, 5 * SECOND, 8 * SECOND)
+TIMES = HITS._replace(weigh="duration", lost=7)
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+frames = st.one_of(
+    st.sampled_from([b"]]></script><script>", b"<&\"'>", b"a;b c", b"\n", b"", b"\xff\xfe", b"\0"]),
+    st.binary(max_size=12),
+)
+profiles = st.dictionaries(
+    st.lists(frames, max_size=4).map(tuple),
+    st.builds(Weight, st.integers(1, 2**40), st.integers(0, 2**63)),
+    max_size=6,
+).map(lambda stacks: TIMES._replace(stacks=stacks))
+
+
+def _message(proto: descriptor_pb2.FileDescriptorProto, name: str, fields: str) -> None:
+    """Add a message whose fields are written as in a .proto file."""
+    message = proto.message_type.add(name=name)
+    for repeated, kind, field, number in re.findall(r"(repeated )?(\w+) (\w+) = (\d+);", fields):
+        one = message.field.add(name=field, number=int(number))
+        one.label = one.LABEL_REPEATED if repeated else one.LABEL_OPTIONAL
+        scalar = getattr(one, f"TYPE_{kind.upper()}", None)
+        one.type = one.TYPE_MESSAGE if scalar is None else scalar
+        if scalar is None:
+            one.type_name = f".{proto.package}.{kind}"
+
+
+def _reader() -> Any:
+    """Return the class of proto/profile.proto's Profile, as far as it is used, from its text."""
+    proto = descriptor_pb2.FileDescriptorProto(name="profile.proto", package="pprof", syntax="proto3")
+    _message(proto, "ValueType", "int64 type = 1; int64 unit = 2;")
+    _message(proto, "Sample", "repeated uint64 location_id = 1; repeated int64 value = 2;")
+    _message(proto, "Line", "uint64 function_id = 1; int64 line = 2;")
+    _message(
+        proto, "Location", "uint64 id = 1; uint64 mapping_id = 2; uint64 address = 3; repeated Line line = 4;"
+    )
+    _message(proto, "Function", "uint64 id = 1; int64 name = 2; int64 system_name = 3; int64 filename = 4;")
+    _message(
+        proto,
+        "Profile",
+        "repeated ValueType sample_type = 1; repeated Sample sample = 2; repeated Location location = 4;"
+        "repeated Function function = 5; repeated string string_table = 6; int64 time_nanos = 9;"
+        "int64 duration_nanos = 10; repeated int64 comment = 13; int64 default_sample_type = 14;",
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(proto)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("pprof.Profile"))
+
+
+READER = _reader()
+
+
+def read(profile: Profile) -> Any:
+    found = READER()
+    found.ParseFromString(gzip.decompress(pprof(profile)))
+    return found
+
+
+def stacks_of(found: Any) -> dict[tuple[str, ...], tuple[int, ...]]:
+    text = found.string_table
+    names = {function.id: text[function.name] for function in found.function}
+    places = {place.id: names[place.line[0].function_id] for place in found.location}
+    return {tuple(places[one] for one in sample.location_id): tuple(sample.value) for sample in found.sample}
+
+
+def test_folded_text() -> None:
+    assert folded(HITS) == (
+        b"do_syscall_64;ksys_read;vfs_read 3\nkthread;vfs_read 2\ndo_syscall_64;ksys_write;vfs_write 1\n"
+    )
+    assert folded(TIMES) == b"do_syscall_64;ksys_write;vfs_write 70\ndo_syscall_64;ksys_read;vfs_read 30\n"
+
+
+def test_pprof() -> None:
+    found = read(TIMES)
+    text = found.string_table
+    assert text[0] == ""
+    types = [(text[one.type], text[one.unit]) for one in found.sample_type]
+    assert types == [("hits", "count"), ("duration", "nanoseconds")]
+    assert text[found.default_sample_type] == "duration"
+    assert stacks_of(found) == {tuple(map(bytes.decode, stack)): weight for stack, weight in STACKS.items()}
+    assert (found.time_nanos, found.duration_nanos) == (5 * SECOND, 3 * SECOND)
+    assert [text[one] for one in found.comment] == ["7 hits are missing, whose stacks were not kept or lost"]
+    assert stacks_of(read(HITS))[("vfs_read", "kthread")] == (2,)
+
+
+def test_a_flame_graph() -> None:
+    root = ElementTree.fromstring(flame_graph(HITS))
+    boxes = {box.get("data-n"): box for box in root.iter(f"{SVG}svg") if box.get("class") == "f"}
+    assert boxes["do_syscall_64"].get("data-w") == "66.66667"
+    assert boxes["ksys_read"].get("aria-label") == "ksys_read: 3 hits, 50.00 %"
+    assert boxes["all"].get("data-w") == "100.00000"
+    assert root.findtext(f"{SVG}title") == "open: kernel stacks by hits"
+    assert "6 hits in 3 stacks; 3 s" in "".join(root.itertext())
+    assert "7 hits lost" in flame_graph(TIMES).decode()
+    assert "1e-07 s in all" in flame_graph(TIMES).decode()
+
+
+def test_a_profile_without_stacks() -> None:
+    nothing = HITS._replace(stacks={})
+    assert folded(nothing) == b""
+    assert len(read(nothing).sample) == 0
+    ElementTree.fromstring(flame_graph(nothing))
+
+
+@given(profiles)
+def test_any_names(profile: Profile) -> None:
+    """No name makes a line, an element or a script; no stack is lost but those that weigh nothing."""
+    lines = folded(profile).splitlines()
+    assert len(lines) == sum(weight.total > 0 for weight in profile.stacks.values())
+    for line in lines:
+        assert re.fullmatch(rb"[!-~]+ \d+", line)
+    assert sorted(int(line.rsplit(b" ", 1)[1]) for line in lines) == sorted(
+        weight.total for weight in profile.stacks.values() if weight.total
+    )
+    root = ElementTree.fromstring(flame_graph(profile))
+    assert {one.tag.removeprefix(SVG) for one in root.iter()} <= {
+        "svg",
+        "title",
+        "style",
+        "text",
+        "script",
+        "rect",
+    }
+    assert len(list(root.iter(f"{SVG}script"))) == 1
+    values = [tuple(sample.value) for sample in read(profile).sample]
+    assert sorted(values) == sorted(
+        (weight.hits, weight.total - (weight.total >> 63 << 64)) for weight in profile.stacks.values()
+    )
+
+
+def test_the_policy_allows_the_script_and_the_style_alone() -> None:
+    root = ElementTree.fromstring(flame_graph(HITS))
+    for tag in ("script", "style"):
+        [text] = [one.text or "" for one in root.iter(f"{SVG}{tag}")]
+        assert (
+            f"{tag}-src 'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+            in CONTENT_SECURITY_POLICY
+        )
+    assert CONTENT_SECURITY_POLICY.startswith("default-src 'none'")
