@@ -17,6 +17,7 @@ from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.trace.resolve import resolve
 from kprobe_exporter.trace.session import TracedThreads, TraceSession, own_instance, text_specs
+from kprobe_exporter.trace.stacks import count_stacks, write_profile
 from kprobe_exporter.trace.text import show_format
 from kprobe_exporter.trace.text import trace as trace_text
 from kprobe_exporter.tracefs.files import MountedTracefs
@@ -37,8 +38,20 @@ class TraceOptions:
     view: bool
     as_json: bool
     count: bool
+    folded: bool
+    flame: Path | None
     emit: bool
     tracefs: Path | None
+
+    @property
+    def profiles(self) -> bool:
+        """Whether stacks are counted."""
+        return self.folded or self.flame is not None
+
+    @property
+    def each(self) -> bool:
+        """Whether only some threads are traced."""
+        return self.pid is not None or self.tid is not None
 
 
 @click.command(
@@ -53,6 +66,7 @@ Examples:
   kprobe-exporter trace sched:sched_process_exec             # a tracepoint
   kprobe-exporter trace 'r:/bin/bash:readline line=+0($retval):string'
   kprobe-exporter trace --count call:vfs_read                # a live table, with durations
+  kprobe-exporter trace --flame out.svg -d 10 kprobe:vfs_fsync_range  # who calls it
   kprobe-exporter trace --json r:do_sys_openat2 | jq 'select(.error)'
 """,
 )
@@ -72,6 +86,15 @@ Examples:
 @click.option("-s", "--stacks", is_flag=True, help="Print the kernel stack after each event.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, times in nanoseconds.")
 @click.option("--count", is_flag=True, help="A live table: hits a second, errors, and a histogram.")
+@click.option(
+    "--folded", is_flag=True, help="Count stacks, at the end as folded text; of a call, by its time."
+)
+@click.option(
+    "--flame",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="The same as a flame graph, an SVG that browsers show.",
+)
 @click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")
 @tracefs_option
 @click.argument("definition", shell_complete=complete_definitions)
@@ -119,18 +142,22 @@ def _trace(
     if found.refused and not options.force:
         raise TracefsError("not traced because of the warning: give -F to try it all the same.")
     request = found.request
-    held = options.seconds is not None and not (options.as_json or options.count)
+    held = options.seconds is not None and not (options.as_json or options.count or options.profiles)
     with own_instance(files, probed_files, held=held, tgid=options.as_json) as (instance, kib):
         threads = TracedThreads(instance, options.pid, options.tid)
         session = TraceSession(instance, kib, threads, out, options.seconds, _warn)
         lost = 0
-        if options.as_json or options.count:
+        if options.as_json or options.count or options.profiles:
             probes = read_back(configuration(request, filter_text, stacks=False)).probes
             if options.as_json:
                 lost = write_objects(session, probes, stacks=options.stacks)
+            elif options.profiles:
+                profile = count_stacks(session, probes, request.title, each=options.each)
+                _tell(write_profile(profile, out, folded_text=options.folded, flame=options.flame))
+                lost = profile.lost
             else:
                 title = f"{request.title}{f' if {filter_text}' if filter_text else ''}"
-                each = options.pid is not None or options.tid is not None
+                each = options.each
                 narrowed = each or filter_text is not None
                 show_counts(session, probes, title, narrowed=narrowed, each=each)
         else:
@@ -141,7 +168,8 @@ def _trace(
                 header, stacks = options.headers, options.stacks
                 lost = trace_text(session, specs, request.title, header=header, stacks=stacks)
     if lost:
-        _warn(f"{lost:,} events were lost, for the ring buffer was full: a filter, -p or --count needs less.")
+        why = "or had no stack" if options.profiles else "for the ring buffer was full"
+        _warn(f"{lost:,} events were lost, {why}: a filter, -p or --count needs less.")
 
 
 def _parsed(definition: str) -> TraceRequest:
@@ -159,6 +187,7 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         "--json": options.as_json,
         "--count": options.count,
         "--emit-config": options.emit,
+        "--folded or --flame": options.profiles,
     }
     chosen = [name for name, given in ways.items() if given]
     if len(chosen) > 1:
@@ -170,7 +199,7 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         "-p": options.pid is not None and records_nothing,
         "-L": options.tid is not None and records_nothing,
         "-H": options.headers and way != "",
-        "-s": options.stacks and way in ("-v", "--count"),
+        "-s": options.stacks and way in ("-v", "--count", "--folded or --flame"),
     }
     for name, given in idle.items():
         if given:
@@ -178,7 +207,11 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
     if options.pid is not None and options.tid is not None:
         raise UsageError("-p and -L do not go together: a thread is of one process only.")
     target = request.target
-    if target is not None and target.is_pattern and way not in ("--count", "--json", "--emit-config"):
+    if (
+        target is not None
+        and target.is_pattern
+        and way not in ("--count", "--json", "--emit-config", "--folded or --flame")
+    ):
         raise UsageError("a pattern is many events, whose text would be mixed: give --count, or name one.")
     if target is not None and target.kind.is_call and options.stacks and way == "--json":
         raise UsageError("the two events of a call have a stack each: trace its entry, as kprobe:FUNCTION.")

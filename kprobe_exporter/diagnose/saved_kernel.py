@@ -25,6 +25,7 @@ from kprobe_exporter.tracefs.features import FTRACE_ENABLED
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
 from kprobe_exporter.tracefs.kernel_files import BTF, KernelFiles
 from kprobe_exporter.util.file_access import cannot_be_read, open_regular
+from kprobe_exporter.util.whole_file import write_whole
 
 FORMAT = 1
 """The form of the archive. One of a later version with another form is refused."""
@@ -91,14 +92,9 @@ def describe(files: Mapping[str, bytes]) -> str:
 def save(files: Mapping[str, bytes], path: Path) -> int:
     """Write the archive, replacing the file as a whole, and return its size in bytes. Raises UsageError."""
     data = pack(files)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "xb") as file:  # "x": never through a link that another user made
-            file.write(data)
-        temporary.replace(path)
+        write_whole(path, data)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise UsageError(f"{one_line(str(path))} cannot be written: {error.strerror}.") from None
     return len(data)
 

@@ -6,7 +6,7 @@ request ──► emit (YAML) ──► config ──► plan ──► attach �
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
@@ -17,7 +17,7 @@ from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.values import Batch, Layout
-from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe
+from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe, recorded
 from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.probing.event_source import BufferReader, EventSource, choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
@@ -47,6 +47,7 @@ class Capture:
     """The installed probes. ``pipe`` delivers their events; it is None if no probe records events.
 
     The kernel may refuse single probes that a pattern ``matched``; ``warn`` is called with a summary.
+    ``pairing`` joins calls.
     """
 
     plans: list[ProbePlan]
@@ -54,6 +55,7 @@ class Capture:
     pipe: Pipe | None
     matched: frozenset[str]
     warn: Callable[[str], None]
+    pairing: Pairing = field(default_factory=Pairing)
 
     @property
     def parts(self) -> list[Installed]:
@@ -99,7 +101,8 @@ def collected(
     """
     instance = session.instance
     symbols = Symbols(instance.files)
-    event_source = _pages(instance, symbols, stacks=any(probe.stack for probe in probes))
+    planned = [recorded(probe, counted_by_kernel=instance.counts_tracepoints()) for probe in probes]
+    event_source = _pages(instance, symbols, stacks=any(probe.stack for probe in planned))
     resolver = Resolver.of(running_kernel(instance.files))
     found = expanded(probes, resolver, MOST)
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
@@ -107,12 +110,11 @@ def collected(
     named = {probe.name for probe in probes}
     capture = Capture([], [], None, frozenset(probe.name for probe in found) - named, session.warn)
     refused: dict[str, str] = {}
-    pairing = Pairing()
     layouts: dict[Layout, str] = {}
     recipes: dict[int, Recipe] = {}
 
     def paired(batch: Batch) -> None:
-        deliver(pairing.pair(batch))
+        deliver(capture.pairing.pair(batch))
 
     try:
         for each in found:
@@ -133,7 +135,7 @@ def collected(
                 continue
             layouts |= {part.layout: part.system for part in attached.parts}
             if attached.joined is not None:
-                pairing.add(attached.joined)
+                capture.pairing.add(attached.joined)
             elif not single and (
                 recipe := source_recipe(attached.layout, plan.metrics, attached.residual_filter)
             ):

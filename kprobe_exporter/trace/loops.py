@@ -32,7 +32,7 @@ def write_objects(session: TraceSession, probes: Sequence[Probe], *, stacks: boo
             spec = attached.spec
             objects.add(plan.probe.name, attached.layout, spec.kind, spec.target, attached.residual_filter)
         with suppress(Gone):
-            _run(session, capture, lambda passed: None)
+            run_until_end(session, capture, lambda passed: None)
             objects.finish()
         stats = buffer_stats(session.instance.files, session.instance.path)
     return stats.overrun + stats.dropped
@@ -63,7 +63,7 @@ def show_counts(
                 screen.draw(table)
 
         with suppress(Gone):
-            redraw(_run(session, capture, redraw), last=True)
+            redraw(run_until_end(session, capture, redraw), last=True)
 
 
 class _Screen:
@@ -83,8 +83,16 @@ class _Screen:
         self._lines = len(lines)
 
 
-def _run(session: TraceSession, capture: Capture, every_second: Callable[[float], None]) -> float:
-    """Enable, read until the session ends, disable, read the rest; return the seconds it was enabled."""
+def run_until_end(
+    session: TraceSession,
+    capture: Capture,
+    every_second: Callable[[float], None],
+    paused: Callable[[], None] = lambda: None,
+) -> float:
+    """Enable, read until the session ends, disable, read the rest; return the seconds it was enabled.
+
+    ``paused`` is called when nothing is recorded any more, and the kernel's hist triggers still are there.
+    """
     seconds, out = session.seconds, session.out
     capture.enable()
     started = time.monotonic()
@@ -99,6 +107,9 @@ def _run(session: TraceSession, capture: Capture, every_second: Callable[[float]
         if passed - drawn >= REDRAW:
             every_second(passed)
             drawn = passed
+    for attached in capture.attached:
+        attached.pause()
+    paused()
     for attached in capture.attached:
         attached.disable()
     passed = time.monotonic() - started

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
+from tests.support.trace_process import StartTrace
 
 TIMES = {"kill": 13, "tgkill": 29, "rt_sigqueueinfo": 53}
 """How often each system call sends a signal, so that each sum of them is another number."""
@@ -73,7 +74,12 @@ def in_another_thread(call: Callable[[], None]) -> None:
 
 def folded(agent: AgentProcess, probe: str = "sent") -> dict[tuple[str, ...], int]:
     """Return the stacks, each from its outermost function."""
-    lines = agent.get(f"/stacks/{probe}").splitlines()
+    return parsed(agent.get(f"/stacks/{probe}"))
+
+
+def parsed(text: str) -> dict[tuple[str, ...], int]:
+    """Return folded text as stacks."""
+    lines = text.splitlines()
     return {tuple(line.rpartition(" ")[0].split(";")): int(line.rpartition(" ")[2]) for line in lines}
 
 
@@ -223,6 +229,35 @@ probes:
         least = number * each
         # The pipe's writer begins with its pauses when the thread may still sleep.
         assert 0.95 * least - (0.1 if place == "pipe" else 0) <= found[place] <= 2 * least + 0.5, found
+
+
+@pytest.mark.parametrize("of_thread", [True, False])
+def test_a_trace(trace: StartTrace, tracefs: Path, tmp_path: Path, *, of_thread: bool) -> None:
+    """Of one thread each stack is recorded; those that pass a filter the kernel counts, where it can."""
+    tid = str(kernel_tid())
+    svg = tmp_path / "flame.svg"
+    words = ["signal:signal_generate"] + ([] if of_thread else [f"common_pid == {tid}"])
+    if of_thread:
+        words += ["-L", tid]
+    running = trace("--folded", "--flame", str(svg), *words)
+    eventually(lambda: _counts_stacks(tracefs), 60)
+    signals()
+    in_another_thread(lambda: running.signal(signal.SIGINT))
+    assert running.wait() == 0, running.errors
+    assert by_path(parsed(running.output.decode())) == TIMES
+    told = f"{sum(TIMES.values())} hits in 3 stacks"
+    assert f"{told}, in {svg}" in running.errors
+    assert told in svg.read_text()
+
+
+def _counts_stacks(tracefs: Path) -> bool:
+    """Whether a trace has a trigger for stacks on the tracepoint, and its event is enabled."""
+    for event in tracefs.glob("instances/*/events/signal/signal_generate"):
+        with suppress(OSError):
+            trigger = (event / "trigger").read_text()
+            if "hist:" in trigger or ("stacktrace" in trigger and (event / "enable").read_text()[0] == "1"):
+                return True
+    return False
 
 
 @pytest.mark.needs("kprobe_events")

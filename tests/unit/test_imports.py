@@ -255,10 +255,10 @@ def test_only_one_module_writes_below_tracefs() -> None:
 
 
 def test_nothing_else_writes_files() -> None:
-    """But for `doctor --save`, which writes the file that it is told to; its archive is made in memory."""
+    """But for what writes a file that the command line names; an archive is made in memory."""
     elsewhere = [module for module in PYTHON if package_of(module) != "tracefs"]
     writers = {module.name: calls for module in elsewhere if (calls := set(opens_for_writing(module)))}
-    assert writers == {"archive.py": {"tarfile.open"}, "saved_kernel.py": {"open", "temporary.unlink"}}
+    assert writers == {"archive.py": {"tarfile.open"}, "whole_file.py": {"open", "temporary.unlink"}}
 
 
 def test_no_module_truncates() -> None:

@@ -1,0 +1,76 @@
+"""The stacks of a trace: counted until it ends, then written as a flame graph or as folded text."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
+from kprobe_exporter.aggregate.series import SeriesLimits
+from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas
+from kprobe_exporter.config.values import Probe, Stacks
+from kprobe_exporter.errors import TracefsError, one_line
+from kprobe_exporter.export.stacks.flame_graph import flame_graph
+from kprobe_exporter.export.stacks.folded import folded
+from kprobe_exporter.model.stacks import Profile
+from kprobe_exporter.trace.capture import Capture, collected
+from kprobe_exporter.trace.loops import run_until_end
+from kprobe_exporter.trace.output import Gone, Output
+from kprobe_exporter.trace.session import TraceSession
+from kprobe_exporter.tracefs.profile import buffer_stats
+from kprobe_exporter.util.whole_file import write_whole
+
+MOST = 10_000
+"""Stacks that are kept; a trace ends, so that more room is harmless."""
+
+
+def count_stacks(session: TraceSession, probes: Sequence[Probe], title: str, *, each: bool) -> Profile:
+    """Return the stacks until the session ends: of calls with their durations, of others with their hits.
+
+    ``each``: only some threads are traced, so that every event has to be recorded.
+    """
+    calls = any(attach.end is not None for probe in probes for attach in probe.attach)
+    stacks = Stacks("duration" if calls else None, MOST)
+    counts = StackCounts(title, stacks.weigh, stacks.most, SeriesLimits(1, 1, ttl=0))
+    recorded = RecordedStacks()
+    bare = {"metrics": (), "return_buckets": (), "duration_buckets": (), "aggregate": "auto"}
+    wanted = [replace(probe, stacks=stacks, stack=each, **bare) for probe in probes]  # type: ignore[arg-type]
+    with collected(session, wanted, recorded.take) as capture:
+        for attached in capture.attached:
+            if all(part.stacks is None for part in attached.parts):
+                recorded.add(attached.layout, attached.joined, counts, attached.residual_filter)
+            if attached.joined is not None:
+                capture.pairing.tell(attached.joined, recorded.joined)
+        with suppress(Gone):
+            run_until_end(session, capture, lambda passed: None, lambda: _read(capture, counts))
+        stats = buffer_stats(session.instance.files, session.instance.path)
+    counts.lose(stats.overrun + stats.dropped)
+    return counts.profile()._replace(until=time.time_ns())
+
+
+def _read(capture: Capture, counts: StackCounts) -> None:
+    """Read what the kernel counted. Raises TracefsError."""
+    for part in capture.parts:
+        if part.stacks is None:
+            continue
+        try:
+            reading = part.stacks.read()
+        except OSError as error:
+            raise TracefsError(f"the stacks cannot be read: {error.strerror}.") from None
+        if reading is not None:
+            StackDeltas(counts).take(reading)
+
+
+def write_profile(profile: Profile, out: Output, *, folded_text: bool, flame: Path | None) -> str:
+    """Write the stacks to ``flame`` and as text, as asked for; return a sentence. Raises TracefsError."""
+    if flame is not None:
+        try:
+            write_whole(flame, flame_graph(profile))
+        except OSError as error:
+            raise TracefsError(f"{one_line(str(flame))} cannot be written: {error.strerror}.") from None
+    if folded_text:
+        with suppress(Gone):
+            out.write_raw(folded(profile))
+    where = f", in {one_line(str(flame))}" if flame is not None else ""
+    return f"{profile.hits:,} hits in {len(profile.stacks):,} stacks{where}."

@@ -1,0 +1,27 @@
+"""util.whole_file: a file is replaced, never opened; a failure leaves what was there, and nothing else."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.util.whole_file import write_whole
+
+
+def test_a_file_is_replaced(tmp_path: Path) -> None:
+    file, other = tmp_path / "a", tmp_path / "other"
+    other.write_text("kept")
+    file.symlink_to(other)
+    write_whole(file, b"new")
+    assert (file.read_bytes(), other.read_text()) == (b"new", "kept")
+    assert not file.is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["a", "other"]
+
+
+def test_what_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path / "directory", b"new")
+    with pytest.raises(FileNotFoundError):
+        write_whole(tmp_path / "no" / "file", b"new")
+    assert os.listdir(tmp_path) == ["directory"]
