@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kprobe_exporter import __version__
 from kprobe_exporter.agent.audit import Audit, audited
 from kprobe_exporter.agent.config_diff import difference, needs_restart
+from kprobe_exporter.agent.heat import HeatMaps
 from kprobe_exporter.agent.installer import UNEXPECTED, Installer
 from kprobe_exporter.agent.interference import Interference, replacements
 from kprobe_exporter.agent.overhead import Machine
@@ -87,6 +88,7 @@ class Agent:
         self._audit = Audit()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
         self._stacks = ProbeStacks(limits)
+        self._heat = HeatMaps()
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
         self._machine = Machine()
         self._replaced_files = ReplacedFiles()
@@ -134,7 +136,8 @@ class Agent:
         self._probe_set.poller.refresh(POLL_TIME)
         probes, (successful, read_at) = self._probe_set.probes, self._read_last
         numbers = self._aggregator.copy()
-        statuses = [probe.status(numbers, self._supervisor.history.rates(probe.name)) for probe in probes]
+        rates, heat = self._supervisor.history.rates, self._heat.of
+        statuses = [probe.status(numbers, rates(probe.name), heat(probe.name)) for probe in probes]
         shown = [status for status in statuses if status.state != "absent"]
         age = self._probe_set.poller.age()
         return Snapshot(
@@ -265,6 +268,7 @@ class Agent:
 
     def _look(self) -> Observation:
         self._repair()
+        self._heat.update(time.monotonic(), self._aggregator.spreads)
         # Counts that were read before a repair lack the hits that the repair excuses.
         anew = self._audit.excuses
         read = self._probe_set.poller.refresh(POLL_TIME, fresh=anew, watching=True)

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from kprobe_exporter.agent.overhead import cost
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.model.values import ProbeSpec, ProbeStatus, ShownState
+from kprobe_exporter.model.values import HeatMap, ProbeSpec, ProbeStatus, ShownState
 from kprobe_exporter.plan import ProbePlan, Sample
 from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event, is_sampled
 
@@ -99,10 +99,12 @@ class ProbeState:
         """The estimated seconds that one hit costs the thread that causes it."""
         return cost(part.spec for part in self.attached.parts) if self.attached else 0.0
 
-    def status(self, numbers: Numbers, rates: tuple[float, ...] = ()) -> ProbeStatus:
-        """Return the probe as the status page shows it; ``rates`` are its last hits per second."""
+    def status(
+        self, numbers: Numbers, rates: tuple[float, ...] = (), heat: tuple[HeatMap, ...] = ()
+    ) -> ProbeStatus:
+        """Return the probe as its page shows it; ``rates`` are its last hits a second."""
         spec = self.attached.spec if self.attached else None
-        first = self.plan.probe.attach[0].target
+        first, returns = self.plan.probe.attach[0].target, self.plan.metrics.returns
         return ProbeStatus(
             name=self.name,
             state=self.shown,
@@ -119,6 +121,8 @@ class ProbeState:
             lost=_lost(self.attached, numbers) if self.attached else None,
             sampling=self.sampling,
             optional=self.plan.probe.optional,
+            returns=returns is not None and returns.fetch is not None,
+            heat=heat,
             stacks=self.plan.probe.stacks is not None,
             metrics=tuple(metric.name for metric in self.plan.probe.metrics),
         )

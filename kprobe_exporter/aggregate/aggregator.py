@@ -19,6 +19,7 @@ from kprobe_exporter.aggregate.numbers import (
     ProbeNumbers,
     Take,
     built_in,
+    spreads,
 )
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.selection import selected
@@ -37,6 +38,7 @@ from kprobe_exporter.model.values import (
     MetricSpec,
     ProbeMetrics,
     Record,
+    Spread,
     Value,
     Words,
     swapped,
@@ -372,6 +374,11 @@ class Aggregator:
                 if attached.probe in names:
                     recorded[attached.probe] += attached.recorded
         return recorded
+
+    def spreads(self) -> dict[tuple[str, str], Spread]:
+        """Return the counts of the built-in histograms so far, by probe and the histogram's name."""
+        with self._lock:
+            return spreads(self._probes)
 
     def arrivals(self) -> Arrivals:
         """Return what the audit compares."""

@@ -19,6 +19,7 @@ from kprobe_exporter.model.values import (
     LabelValues,
     MetricSpec,
     ProbeMetrics,
+    Spread,
 )
 
 Take = Callable[[Tally], None]
@@ -227,6 +228,16 @@ class Numbers(NamedTuple):
     decode_failures: dict[str, int]
     buffer_bytes: int
     lost_of: Mapping[LabelValues, float] = {}
+
+
+def spreads(probes: Mapping[str, ProbeNumbers]) -> dict[tuple[str, str], Spread]:
+    """Return the built-in histograms that probes have, by probe and the histogram's name."""
+    found = {}
+    for name, probe in probes.items():
+        for kind, cell in (("duration_seconds", probe.durations), ("return_value", probe.returned)):
+            if cell.bounds:
+                found[name, kind] = Spread(cell.bounds, tuple(cell.counts))
+    return found
 
 
 def built_in(

@@ -497,6 +497,25 @@ NOT_UP: tuple[ShownState, ...] = ("down", "tripped", "unsure", "absent", "disabl
 MOST_NAMED = 20
 
 
+class Spread(NamedTuple):
+    """The bounds of a built-in histogram, and its counts so far, one more than bounds."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+class HeatMap(NamedTuple):
+    """What a built-in histogram, ``kind`` by its name, gained in each of the last ``columns``, oldest first.
+
+    A column has a number for each bucket, or none at all if nothing happened in its ``seconds``.
+    """
+
+    kind: str
+    bounds: tuple[float, ...]
+    columns: tuple[tuple[int, ...], ...]
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeStatus:
     """A probe as the status page shows it. ``hits`` and ``misses`` are None where they are not counted.
@@ -505,7 +524,7 @@ class ProbeStatus:
     first. ``lost`` is an upper bound of its lost events, None if that is unknown or the probe has no events.
     ``sampling`` is the share of threads whose events are recorded, None if the probe is not critical.
     ``optional``: it may be ``absent``. ``metrics`` are those that it feeds, without the namespace.
-    ``stacks``: they are counted.
+    ``stacks``: they are counted. ``returns``: its return values are read. ``heat`` are its last minutes.
     """
 
     name: str
@@ -525,6 +544,8 @@ class ProbeStatus:
     optional: bool = False
     metrics: tuple[str, ...] = ()
     stacks: bool = False
+    returns: bool = False
+    heat: tuple[HeatMap, ...] = ()
 
 
 def summary(probes: Iterable[tuple[str, ShownState]], are_up: str = "are up") -> str:

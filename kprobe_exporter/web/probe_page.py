@@ -1,4 +1,4 @@
-"""The page of one probe: how it is attached, its counts, errors, cost, and the busiest label sets."""
+"""The page of one probe: how it is attached, its counts, heat maps, errors, cost, and busiest label sets."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -7,6 +7,7 @@ from html import escape
 from urllib.parse import quote
 
 from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, ProbeStatus, Snapshot
+from kprobe_exporter.web.heat_map import render_heat_map
 from kprobe_exporter.web.parts import NONE, breakable, count, document, rate, spark
 
 OVERHEAD = "kprobe_exporter_probe_overhead_seconds_total"
@@ -22,7 +23,8 @@ def render_probe(snapshot: Snapshot, name: str, *, stacks: bool = True) -> bytes
     main = (
         f"<h2>{breakable(probe.name)}</h2>\n{_facts(snapshot, probe)}"
         f"{_stacks(probe) if stacks and probe.stacks else ''}"
-        f"<h3>Errors</h3>\n{_errors(snapshot, probe)}"
+        f"{''.join(map(render_heat_map, probe.heat))}"
+        f"{_errors(snapshot, probe) if probe.returns else ''}"
         f"{''.join(_metric(family, samples) for family, samples in _metrics(snapshot, probe))}"
     )
     header = '<header><h1>kprobe_exporter</h1>\n<nav><a href="/">all probes</a></nav></header>\n'
@@ -78,7 +80,8 @@ def _cost(snapshot: Snapshot, probe: ProbeStatus) -> str:
 def _errors(snapshot: Snapshot, probe: ProbeStatus) -> str:
     samples = _of_probe(snapshot, f"{snapshot.namespace}_return_errors_total", probe)
     by_name = {labels[1:]: value for labels, value in samples.items()}
-    return _busiest(("errno",), by_name) if by_name else "<p>None was counted.</p>\n"
+    shown = _busiest(("errno",), by_name) if by_name else "<p>None was counted.</p>\n"
+    return f"<h3>Errors</h3>\n{shown}"
 
 
 def _of_probe(snapshot: Snapshot, name: str, probe: ProbeStatus) -> dict[LabelValues, float | HistogramValue]:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from selenium.webdriver import Chrome
 
 from kprobe_exporter.agent.serve import ServeOptions, serve
 from kprobe_exporter.cli.run import heed_signals
@@ -15,6 +16,7 @@ from kprobe_exporter.service import logs
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import Tracefs
 from tests.support.agent_process import AgentProcess, running
+from tests.support.browser import chromium
 from tests.support.fake_tracefs import FakeTracefs
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -77,3 +79,10 @@ def play_back(tmp_path: Path) -> Iterator[PlayBack]:
             return agent
 
         yield start
+
+
+@pytest.fixture
+def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chrome]:
+    """Headless Chromium; the parameter "no scripts" switches JavaScript off."""
+    with chromium(tmp_path, scripts=getattr(request, "param", "") != "no scripts") as driver:
+        yield driver

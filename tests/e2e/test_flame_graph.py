@@ -11,10 +11,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 from kprobe_exporter.model.stacks import Profile, Weight
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.routes import create_app
-from tests.e2e.test_status_page import SCREENSHOTS, browser, complaints, show
+from tests.support.browser import SCREENSHOTS, complaints, show
 from tests.support.web_target import Served, serving
-
-__all__ = ["browser"]  # the fixture
 
 HOSTILE = b"</text></svg><script>document.title='owned'</script><image href=x onerror=\"alert(1)\"/>]]>"
 STACKS = {

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from kprobe_exporter.model.values import Family, ProbeStatus, Snapshot
+from kprobe_exporter.model.values import Family, HeatMap, ProbeStatus, Snapshot
 from kprobe_exporter.web.routes import create_app
+from tests.support.browser import SCREENSHOTS, complaints, prefer, show
 from tests.support.patience import eventually, patience
 from tests.support.web_target import Served, serving
 from tests.vm import ROOT, boot
@@ -29,7 +29,6 @@ from tests.vm.kernels import MAIN
 from tests.vm.process import Child
 from tests.whole.vm import needs_a_vm
 
-SCREENSHOTS = ROOT / "build" / "screenshots"
 PICTURE = ROOT / "docs/images/status.png"
 HOSTILE = "</td></table><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 COURSE = tuple(900 + 600 * math.sin(step / 5) + step for step in range(60))
@@ -55,11 +54,24 @@ return [...arguments].map(selector =>
 
 TRIPPED = "it fired 412,000 times a second, and its limit is 100,000: it is off for 40 s"
 
+HEAT = HeatMap(
+    "duration_seconds",
+    tuple(4**k / 1e6 for k in range(13)),
+    tuple(
+        tuple(int(900 * math.exp(-((row - 4 - 2 * math.sin(step / 9)) ** 2))) for row in range(14))
+        for step in range(60)
+    ),
+    15.0,
+)
+
 PROBES = (
     ProbeStatus(
         *("open_errors", "up", "kretprobe", "kretprobe:do_sys_openat2", "events", "", 1_204_113, 0, 48_112),
         *("a metric takes 'comm'", "Opening a file", COURSE),
         metrics=("opens_total",),
+        heat=(HEAT,),
+        returns=True,
+        stacks=True,
     ),
     ProbeStatus(
         *("vfs_read", "up", "kprobe", "kprobe:vfs_read", "count", "", 92_113_482, 0, 0),
@@ -107,23 +119,6 @@ def address() -> Iterator[str]:
         yield f"http://127.0.0.1:{served.port}/"
 
 
-@pytest.fixture
-def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chrome]:
-    """Headless Chromium; the parameter "no scripts" switches JavaScript off."""
-    options = ChromeOptions()
-    switches = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage")
-    for argument in (*switches, f"user-data-dir={tmp_path}"):
-        options.add_argument(f"--{argument}")
-    options.binary_location = "/usr/bin/chromium"
-    if getattr(request, "param", "") == "no scripts":
-        options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = Chrome(options, Service("/usr/bin/chromedriver"))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
-
-
 def hits(browser: Chrome) -> int:
     cell = browser.find_element(By.CSS_SELECTOR, "tbody.up td[data-name=Hits]")
     return int(cell.text.replace(",", "").replace("Hits", ""))
@@ -138,22 +133,6 @@ def picture(
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     assert browser.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
-
-
-def prefer(browser: Chrome, scheme: str) -> None:
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-
-
-def show(browser: Chrome, width: int, height: int, *, phone: bool = False) -> None:
-    """Emulate a screen of this size in pixels, and wait until it has this width."""
-    size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    WebDriverWait(browser, 20).until(lambda _: browser.execute_script("return innerWidth") == width)
-
-
-def complaints(browser: Chrome) -> list[str]:
-    return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
 def test_on_a_desk_and_on_a_phone_light_and_dark(address: str, browser: Chrome) -> None:

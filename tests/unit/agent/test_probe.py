@@ -55,7 +55,12 @@ def lost(
         metrics=(),
         stacks=None,
     )
-    state = ProbeState(cast("ProbePlan", SimpleNamespace(probe=probe)), "up", "", attached)
+    state = ProbeState(
+        cast("ProbePlan", SimpleNamespace(probe=probe, metrics=SimpleNamespace(returns=None))),
+        "up",
+        "",
+        attached,
+    )
     return state.status(Numbers((), {NAME: hits}, {}, {NAME: events}, reasons, {}, {}, 0)).lost
 
 

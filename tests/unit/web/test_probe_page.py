@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TypeAlias
 
-from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, ProbeStatus, Snapshot
+from kprobe_exporter.model.values import Family, HeatMap, HistogramValue, LabelValues, ProbeStatus, Snapshot
 from kprobe_exporter.web.probe_page import render_probe, unknown
 from kprobe_exporter.web.status import render_status
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
@@ -45,10 +45,20 @@ def test_links_to_its_stacks() -> None:
 
 def test_errors_of_this_probe_alone() -> None:
     samples: Samples = {("open", "ENOENT"): 7.0, ("open", "EACCES"): 9.0, ("other", "EIO"): 99.0}
-    shown = page(Family("kprobe_return_errors_total", "counter", "", ("probe", "errno"), samples))
+    returns = replace(PROBE, returns=True)
+    family = Family("kprobe_return_errors_total", "counter", "", ("probe", "errno"), samples)
+    shown = page(family, probe=returns)
     assert shown.index("errno=EACCES") < shown.index("errno=ENOENT")
     assert "EIO" not in shown
-    assert "None was counted" in page()
+    assert "None was counted" in page(probe=returns)
+    assert "Errors" not in page()
+
+
+def test_heat_maps() -> None:
+    heat = HeatMap("return_value", (1.0,), ((0, 3),), 15.0)
+    shown = page(probe=replace(PROBE, heat=(heat,)))
+    assert "<h3>Return values</h3>" in shown
+    assert "Return values" not in page()
 
 
 def test_the_ten_busiest_label_sets() -> None:
