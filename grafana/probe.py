@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from grafana_foundation_sdk.models.dashboard import DynamicConfigValue
+
 from grafana.frame import build
 from grafana.panels import RED, YELLOW, buckets, graph, number, rows
 from grafana.queries import PROBE, Query, down, increase, of, quantile, rate, ratio
@@ -56,8 +58,12 @@ def _numbers() -> list[Any]:
     ]
 
 
+TO_PAGE = 'http://${__data.fields["Agent"]}/probe/${probe:percentencode}'
+"""The address of the probe's page on an agent: heat maps, the busiest label sets, flame graphs."""
+
+
 def _info() -> Any:
-    return rows(
+    found = rows(
         "What it is attached to",
         "The kind and target that were chosen from the list of alternatives on each machine, and how the"
         " probe is collected: events are read one by one, count and kernel are added up in the kernel.",
@@ -67,6 +73,8 @@ def _info() -> Any:
         ],
         {"instance": "Agent", "kind": "Kind", "target": "Target", "plan": "Plan"},
     )
+    page = {"title": "Its page on this agent", "url": TO_PAGE, "targetBlank": True}
+    return found.override_by_name("Agent", [DynamicConfigValue("links", [page])])
 
 
 def _hits() -> Any:

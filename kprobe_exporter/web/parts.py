@@ -44,7 +44,8 @@ dt { color: var(--dim) } dd { margin: 0 } dd, li, h2, h3 { overflow-wrap: anywhe
 dd > *, li > * { unicode-bidi: isolate }
 ol { padding-left: 2rem } li b { font-variant-numeric: tabular-nums }
 dd .rate { grid-template-columns: 5rem auto; justify-content: start } dd .rate i:only-child { grid-column: 1 }
-.heat { gap: 1px .5rem; grid-template-columns: 5rem 1fr } .heat dt { text-align: right; font-variant-numeric: tabular-nums }
+.heat { gap: 1px .5rem; grid-template-columns: 5rem 1fr }
+.heat dt { text-align: right; font-variant-numeric: tabular-nums }
 .heat dd { display: grid; grid-template-columns: 1fr 4.5rem; gap: .5rem; align-items: center }
 .heat svg { width: 100%; height: .9rem; background: var(--line) } .heat rect { fill: var(--link) }
 .heat i { font-style: normal; text-align: right; font-variant-numeric: tabular-nums }

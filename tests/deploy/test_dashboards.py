@@ -120,6 +120,14 @@ class TestDashboard:
         # A probe's own dashboard has no links to probes.
         assert bool(targets) == (dashboard["uid"] != "kprobe-exporter-probe")
 
+    def test_the_dashboard_of_a_probe_leads_to_its_page_on_each_agent(self, dashboard: Any) -> None:
+        [url, *others] = re.findall(r'"url": "(http://[^,]*)"', json.dumps(dashboard)) or [None]
+        assert others == []
+        if dashboard["uid"] == "kprobe-exporter-probe":
+            assert url == 'http://${__data.fields[\\"Agent\\"]}/probe/${probe:percentencode}'
+        else:
+            assert url is None
+
     def test_no_two_panels_overlap_and_none_hangs_over(self, dashboard: Any) -> None:
         places = [panel["gridPos"] for panel in dashboard["panels"]]
         for place in places:
