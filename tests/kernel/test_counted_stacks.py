@@ -105,9 +105,18 @@ probes:
 """
 
 
-@pytest.mark.parametrize("source", ["binary", "text"])
-@pytest.mark.parametrize("keys", [COUNTED, RECORDED])
-@pytest.mark.parametrize("attach", [GENERATED, pytest.param(SENT, marks=pytest.mark.needs("kprobe_events"))])
+needs_kprobes = pytest.mark.needs("kprobe_events")
+
+
+@pytest.mark.parametrize(
+    ("attach", "keys", "source"),
+    [
+        (GENERATED, COUNTED, "text"),
+        (GENERATED, RECORDED, "binary"),
+        pytest.param(SENT, COUNTED, "binary", marks=needs_kprobes),
+        pytest.param(SENT, RECORDED, "text", marks=needs_kprobes),
+    ],
+)
 def test_three_call_paths(start_agent: StartAgent, attach: str, keys: str, source: str) -> None:
     agent = start_agent(configuration(attach, keys, source))
     signals()
@@ -260,7 +269,7 @@ def _counts_stacks(tracefs: Path) -> bool:
     return False
 
 
-@pytest.mark.needs("kprobe_events")
+@needs_kprobes
 @pytest.mark.parametrize("keys", [COUNTED, RECORDED])
 def test_the_same_stacks_as_bpftrace(start_agent: StartAgent, tmp_path: Path, keys: str) -> None:
     """The same functions in the same order, with the same counts."""
