@@ -21,29 +21,28 @@ class HeatMaps:
 
     def __init__(self) -> None:
         self._since = float("-inf")
-        self._last: Mapping[Key, Spread] = {}
-        self._columns: dict[Key, deque[tuple[int, ...]]] = {}
+        # Replaced as a whole, so that bounds and columns that are read together belong together.
+        self._now: Mapping[Key, tuple[Spread, deque[tuple[int, ...]]]] = {}
 
     def update(self, now: float, read: Callable[[], Mapping[Key, Spread]]) -> None:
         """Take what ``read`` returns, if a column is full at this time of a monotonic clock, in seconds."""
         if now - self._since < STEP:
             return
-        spreads, columns = read(), {}
-        for key, spread in spreads.items():
-            before = self._last.get(key)
+        fresh: dict[Key, tuple[Spread, deque[tuple[int, ...]]]] = {}
+        for key, spread in read().items():
+            before, columns = self._now.get(key, (None, deque[tuple[int, ...]](maxlen=STEPS)))
             if before is None or before.bounds != spread.bounds:
-                columns[key] = deque[tuple[int, ...]](maxlen=STEPS)
-                continue
-            columns[key] = self._columns[key]
-            grown = [*map(int.__sub__, spread.counts, before.counts)]
-            columns[key].append(tuple(grown) if any(grown) and min(grown) >= 0 else ())
-        self._since, self._last, self._columns = now, spreads, columns
+                columns = deque[tuple[int, ...]](maxlen=STEPS)
+            else:
+                grown = [*map(int.__sub__, spread.counts, before.counts)]
+                columns.append(tuple(grown) if any(grown) and min(grown) >= 0 else ())
+            fresh[key] = spread, columns
+        self._since, self._now = now, fresh
 
     def of(self, probe: str) -> tuple[HeatMap, ...]:
         """Return the heat maps of a probe in which there is anything."""
-        last, columns = self._last, self._columns
         return tuple(
-            HeatMap(kind, last[name, kind].bounds, tuple(found), STEP)
-            for (name, kind), found in columns.items()
-            if name == probe and any(found) and (name, kind) in last
+            HeatMap(kind, spread.bounds, tuple(columns), STEP)
+            for (name, kind), (spread, columns) in self._now.items()
+            if name == probe and any(columns)
         )
