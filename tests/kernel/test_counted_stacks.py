@@ -241,7 +241,7 @@ probes:
 
 
 @pytest.mark.parametrize("of_thread", [True, False])
-def test_a_trace(trace: StartTrace, tracefs: Path, tmp_path: Path, *, of_thread: bool) -> None:
+def test_a_trace(trace: StartTrace, tmp_path: Path, *, of_thread: bool) -> None:
     """Of one thread each stack is recorded; those that pass a filter the kernel counts, where it can."""
     tid = str(kernel_tid())
     svg = tmp_path / "flame.svg"
@@ -249,7 +249,7 @@ def test_a_trace(trace: StartTrace, tracefs: Path, tmp_path: Path, *, of_thread:
     if of_thread:
         words += ["-L", tid]
     running = trace("--folded", "--flame", str(svg), *words)
-    eventually(lambda: _counts_stacks(tracefs), 60)
+    eventually(lambda: _counts_stacks(running.instance), 30)
     signals()
     in_another_thread(lambda: running.signal(signal.SIGINT))
     assert running.wait() == 0, running.errors
@@ -259,12 +259,14 @@ def test_a_trace(trace: StartTrace, tracefs: Path, tmp_path: Path, *, of_thread:
     assert told in svg.read_text()
 
 
-def _counts_stacks(tracefs: Path) -> bool:
-    """Whether a trace has a trigger for stacks on the tracepoint, and its event is enabled."""
-    for event in tracefs.glob("instances/*/events/signal/signal_generate"):
+def _counts_stacks(instance: Path) -> bool:
+    """Whether a trace has a trigger for stacks on the tracepoint or on its eprobe, which is enabled."""
+    own = (instance / "events" / instance.name).glob("*/")
+    for event in (*own, instance / "events/signal/signal_generate"):
         with suppress(OSError):
             trigger = (event / "trigger").read_text()
-            if "hist:" in trigger or ("stacktrace" in trigger and (event / "enable").read_text()[0] == "1"):
+            enabled = (event / "enable").read_text().startswith("1")
+            if re.search(r"hist:keys=\w*stacktrace", trigger) or (enabled and "stacktrace" in trigger):
                 return True
     return False
 
