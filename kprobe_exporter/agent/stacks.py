@@ -43,12 +43,12 @@ class ProbeStacks:
     def attach(self, attached: Attached) -> None:
         """Count the stacks of a probe that was attached, if the kernel counts them."""
         name = attached.spec.probe
-        triggers = [part.stacks for part in attached.parts if part.stacks is not None]
         with self._lock:
-            counts = self._counts.get(name)
-            for trigger in triggers if counts is not None else ():
-                assert counts is not None
-                self._tables.setdefault(name, []).append((attached, trigger, StackDeltas(counts)))
+            if (counts := self._counts.get(name)) is None:
+                return
+            for part in attached.parts:
+                if part.stacks is not None:
+                    self._tables.setdefault(name, []).append((attached, part.stacks, StackDeltas(counts)))
 
     def detach(self, attached: Attached) -> None:
         """Read the tables of a probe for the last time, before it is removed."""

@@ -6,9 +6,7 @@ from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.model.hist import HistKey
 from kprobe_exporter.model.stacks import StackTable
 from kprobe_exporter.model.values import ProbeSpec, Unsupported
-from kprobe_exporter.plan.kernel import no_error
-
-MIN_ROWS = 1 << 7  # 1 << TRACING_MAP_BITS_MIN of kernel/trace/tracing_map.h
+from kprobe_exporter.plan.kernel import MIN_ROWS, no_error
 
 
 def recorded(probe: Probe, *, counted_by_kernel: bool) -> Probe:
