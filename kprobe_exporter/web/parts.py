@@ -1,9 +1,9 @@
 """What the HTML pages share: frame, style, script, security policy, and how numbers and names are shown."""
 
-import base64
-import hashlib
 import re
 from html import escape
+
+from kprobe_exporter.util.content_security import source_hash
 
 SPARK_WIDTH, SPARK_HEIGHT = 80, 18
 
@@ -100,15 +100,11 @@ setInterval(async () => {
 """
 
 
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
 # The pages show names of processes and files. Should one ever get through the escaping, the browser
 # still runs, loads and sends nothing: the hashes allow only our own style and script.
 CONTENT_SECURITY_POLICY = (
-    f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)}; connect-src 'self';"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    f"default-src 'none'; style-src {source_hash(_STYLE)}; script-src {source_hash(_SCRIPT)};"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 

@@ -4,7 +4,6 @@ It needs no script to be read: a browser's search finds names, and a pointer sho
 click or Enter enlarges a frame, and a search marks frames and adds up their share.
 """
 
-import base64
 import hashlib
 import re
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from html import escape
 
 from kprobe_exporter.export.stacks.folded import frame_name
 from kprobe_exporter.model.stacks import Profile
+from kprobe_exporter.util.content_security import source_hash
 
 CONTENT_TYPE = "image/svg+xml"
 
@@ -79,12 +79,8 @@ document.addEventListener("keydown", event => {
 """
 
 
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
 CONTENT_SECURITY_POLICY = (
-    f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)};"
+    f"default-src 'none'; style-src {source_hash(_STYLE)}; script-src {source_hash(_SCRIPT)};"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """A browser runs nothing but the script above, whatever the names of functions are."""
