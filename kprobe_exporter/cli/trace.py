@@ -1,5 +1,6 @@
 """``trace``: traces one definition at the command line, as perf-tools' ``kprobe`` does."""
 
+import os
 import sys
 from contextlib import closing
 from dataclasses import dataclass
@@ -215,6 +216,10 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         raise UsageError("a pattern is many events, whose text would be mixed: give --count, or name one.")
     if target is not None and target.kind.is_call and options.stacks and way == "--json":
         raise UsageError("the two events of a call have a stack each: trace its entry, as kprobe:FUNCTION.")
+    if options.flame is not None and not os.access(options.flame.parent, os.W_OK | os.X_OK):
+        # It is written when the trace ends: what was counted until then would be lost.
+        directory = one_line(str(options.flame.parent))
+        raise UsageError(f"--flame: no file can be made in {directory}: name one in another directory.")
     if filter_text is not None and (not filter_text.strip() or not filter_text.isprintable()):
         raise UsageError("the filter is empty or no single line: write it as 'FIELD < 0'.")
 

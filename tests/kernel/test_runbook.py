@@ -1,5 +1,6 @@
 """Each trace command of docs/runbook.md, README.md and docs/command-line.md works and leaves nothing."""
 
+import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
@@ -36,12 +37,21 @@ def test_a_command_writes_a_configuration(command: str, tmp_path: Path, tracefs:
 
 # The commands run one after the other, because concurrent ones would trace each other.
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_traces(command: str, tmp_path: Path, tracefs: object) -> None:
+def test_a_command_traces(
+    command: str, tmp_path: Path, tracefs: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     process = TraceProcess(tmp_path, shlex.split(command), terminal=True)
     try:
         eventually(lambda: traces(process), 120)
         assert process.end() == 0, process.errors
-        assert process.errors == ""
+        if "--flame" in command:
+            assert re.fullmatch(
+                r"kprobe-exporter: [\d,]+ hits in [\d,]+ stacks, in out.svg\.\n", process.errors
+            )
+            assert "<svg" in Path("out.svg").read_text()
+        else:
+            assert process.errors == ""
         assert not process.instance.exists()
     finally:
         process.close()

@@ -56,6 +56,7 @@ def has_function(name: str) -> bool:
         (["ext4:*"], 2, "write tracepoint:ext4:*"),
         (["kprobe:vfs_*"], 2, "give --count"),
         (["-v", "-d", "1", EXEC], 2, "-v does nothing with -d"),
+        (["--flame", "/nowhere/x.svg", EXEC], 2, "--flame: no file can be made in /nowhere"),
         (["p:mine /bin/nothing:main"], 2, "/bin/nothing"),
     ],
 )
