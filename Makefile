@@ -12,14 +12,14 @@ arm-packages := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-system-arm
 # Programs that the kernel suite compares the agent with, and runs it under.
 suite-packages := $(vm-packages) bpftrace curl dwarves libseccomp2 php8.2-cli postgresql-15 systemd util-linux
 # Programs that build the container image, and run it.
-image-packages := buildah catatonit debootstrap podman runc
+image-packages := buildah catatonit podman runc
 # Programs that make what is released, and a bare Debian to install it in.
-release-packages := iproute2 lintian mmdebstrap python3-dev python3-venv rpm rpmlint systemd util-linux
+release-packages := $(image-packages) iproute2 lintian mmdebstrap python3-dev python3-venv rpm rpmlint systemd util-linux
 # The command that `make demo` runs in the guest.
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist packages release dist-test hooks clean .venv
+.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist packages image release dist-test hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -77,8 +77,12 @@ packages: ## as dist, and from the wheels the Debian and the RPM packages for bo
 	@scripts/debian-packages lintian rpm rpmlint
 	@$(PYTHON) -m release $(OUTPUT:%=--output %) packages
 
-release: ## packages, SBOM, checksums and tag of a version that is ready; publishes nothing (VERSION=1.2.3)
-	@scripts/debian-packages lintian rpm rpmlint
+image: ## as dist, and from the wheels the image for both processors, over the Dockerfile's base (OUTPUT=DIRECTORY)
+	@scripts/debian-packages buildah
+	@$(PYTHON) -m release $(OUTPUT:%=--output %) image
+
+release: ## packages, image, SBOM, checksums and tag of a version that is ready; publishes nothing (VERSION=1.2.3)
+	@scripts/debian-packages buildah lintian rpm rpmlint
 	@$(PYTHON) -m release $(OUTPUT:%=--output %) release $(VERSION)
 
 dist-test: .venv/test.stamp ## what make packages builds, installed in bare Debians and run there

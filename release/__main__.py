@@ -1,4 +1,4 @@
-"""`python -m release COMMAND`, which `make dist`, `make packages` and `make release` call."""
+"""`python -m release COMMAND`, which `make dist`, `make packages`, `make image` and `make release` call."""
 
 import argparse
 import hashlib
@@ -7,13 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from release import deb, payload, rpm, version, wheels
+from release import deb, images, payload, rpm, version, wheels
 from release.targets import ROOT, TARGETS, ReleaseError
 
 SUMMARIES = {
     "wheels": "the sdist and the wheels",
     "packages": "the sdist, the wheels, and the Debian and RPM packages",
-    "release": "all packages of a version, their SBOM and checksums, and its tag; nothing is published",
+    "image": "the sdist, the wheels, and the image for both processors, as an OCI archive",
+    "release": "all of a version, with SBOM and checksums, and its tag; nothing is published",
 }
 SUMS = "SHA256SUMS"
 
@@ -21,13 +22,16 @@ SUMS = "SHA256SUMS"
 def build(command: str, into: Path) -> list[Path]:
     """Build what a command names, and return the files."""
     files = wheels.build(into)
-    if command == "packages":
-        for target, wheel in zip(TARGETS, files[1:], strict=True):
+    built = files[1:]
+    if command in ("packages", "release"):
+        for target, wheel in zip(TARGETS, built, strict=True):
             with payload.staged(target, wheel) as staged:
                 for package_format in (deb, rpm):
                     package = package_format.build(staged, into)
                     package_format.judge(package)
                     files.append(package)
+    if command in ("image", "release"):
+        files.append(images.build(built, into))
     return files
 
 
@@ -39,7 +43,7 @@ def release(number: str, into: Path) -> list[Path]:
     version.check(number)
     if into.exists() and any(into.iterdir()):
         raise ReleaseError(f"{into} is not empty: what a release consists of is all that may be there.")
-    files = build("packages", into)
+    files = build("release", into)
     files.append(into / f"kprobe_exporter-{number}.cdx.json")
     shutil.copyfile(ROOT / "deploy/requirements/sbom.cdx.json", files[-1])
     files.append(checksums(files))

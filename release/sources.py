@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from release.targets import ROOT, ReleaseError
 
@@ -48,13 +50,14 @@ def in_order(tree: Path) -> Iterator[Path]:
 
 
 def pack(tree: Path, archive: Path, prefix: str = "") -> None:
-    """Write a .tar.gz of a normalized directory, owned by root, with ``prefix`` before each name."""
-    with (
-        archive.open("wb") as file,
-        # Without a name and a time in its header.
-        gzip.GzipFile("", "wb", compresslevel=9, fileobj=file, mtime=0) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
+    """Write a .tar or .tar.gz of a normalized directory, owned by root, with ``prefix`` before each name."""
+    with archive.open("wb") as file, ExitStack() as stack:
+        out: BinaryIO = file
+        if archive.suffix == ".gz":
+            # Without a name and a time in its header.
+            compressed = gzip.GzipFile("", "wb", compresslevel=9, fileobj=file, mtime=0)
+            out = cast("BinaryIO", stack.enter_context(compressed))
+        tar = stack.enter_context(tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT))
         for path in in_order(tree):
             tar.add(path, prefix + path.relative_to(tree).as_posix(), recursive=False, filter=_by_root)
 

@@ -1,8 +1,9 @@
 """The image, built by buildah and run by podman, as root and without a registry.
 
-Tests cannot reach registries, so both base images are made of Debian's packages. The first stage's is made
-by debootstrap, with a compiler. The last stage's has Python and the libraries that it links to, and no shell.
-They are made once and kept below build/, as are the wheels that a build otherwise takes from PyPI.
+Tests cannot reach registries, so both base images are Debian's packages, unpacked but not configured. The
+first stage's has a compiler. The last stage's has Python and the libraries that it links to, and no shell; as
+nothing of it runs while it is made, there is one for each processor. They are made once and kept below
+build/, as are the wheels that a build otherwise takes from PyPI.
 """
 
 import fcntl
@@ -14,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,16 +22,16 @@ from typing import Any
 
 from tests.support.tools import needs_tools
 from tests.vm import BUILD, ROOT
+from tests.vm.debian import Suite, unpack
 
 STORE = BUILD / "image"
 IMAGE = "localhost/kprobe-exporter:test"
-TOOLS = ("buildah", "catatonit", "debootstrap", "podman", "runc")
-MIRROR = "http://deb.debian.org/debian"
+TOOLS = ("buildah", "catatonit", "podman", "runc")
 SUITE, PYTHON = "bookworm", "3.11"
 
-BUILDER = ("gcc", "libc6-dev", "python3-dev", "python3-pip")
+BUILDER = ("base-files", "coreutils", "dash", "gcc", "libc6-dev", "python3-dev", "python3-pip")
 RUNTIME = (
-    *("base-files", "ca-certificates", "media-types", "tzdata"),
+    *("base-files", "base-passwd", "ca-certificates", "media-types", "tzdata"),
     *("python3", "python3-minimal", "python3.11", "python3.11-minimal"),
     *("libpython3-stdlib", "libpython3.11-minimal", "libpython3.11-stdlib"),
     *("libbz2-1.0", "libc6", "libcrypt1", "libdb5.3", "libexpat1", "libffi8", "libgcc-s1", "liblzma5"),
@@ -40,10 +40,8 @@ RUNTIME = (
 )
 """Packages whose files are the last stage's base: the dependencies of python3, without dpkg and perl."""
 
-MERGED = ("bin", "lib", "lib64", "sbin")
-"""Links into /usr in Debian since bookworm; file lists of packages still use them."""
-
-UNWANTED = ("/usr/share/doc", "/usr/share/man", "/usr/share/lintian", "/usr/share/locale")
+UNWANTED = ("doc", "lintian", "locale", "man")
+"""What of /usr/share an image needs not."""
 
 
 def needs_containers() -> None:
@@ -54,33 +52,43 @@ def needs_containers() -> None:
 @functools.cache
 def build() -> str:
     """Build the image of this tree, in 15 s and a minute more the first time; return its name."""
+    with locked():
+        volumes = {_wheelhouse(): "/wheelhouse", STORE / "pip.conf": "/etc/pip.conf"}
+        options = ["--isolation=chroot", "--network=host", "--format=docker", f"--tag={IMAGE}"]
+        options += [f"--build-arg=BUILDER={_builder()}", f"--build-arg=BASE={base('amd64')}"]
+        options += [f"--volume={there}:{here}:ro" for there, here in volumes.items()]
+        tool("buildah", "bud", "--quiet", *options, ROOT)
+        tool("buildah", "rmi", "--prune", check=False)  # it fails if a test still uses one of them
+    return IMAGE
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Configure the store, which is only this process' until the context ends."""
     STORE.mkdir(parents=True, exist_ok=True)
     with STORE.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _configure()
-        builder, base = _bases()
-        volumes = {_wheelhouse(): "/wheelhouse", STORE / "pip.conf": "/etc/pip.conf"}
-        options = ["--isolation=chroot", "--network=host", "--format=docker", f"--tag={IMAGE}"]
-        options += [f"--build-arg=BUILDER={builder}", f"--build-arg=BASE={base}"]
-        options += [f"--volume={there}:{here}:ro" for there, here in volumes.items()]
-        tool("buildah", "bud", "--quiet", *options, ROOT)
-        tool("buildah", "rmi", "--prune")
-    return IMAGE
+        yield
 
 
 def tool(*command: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run buildah or podman over a store below build/; AssertionError with its stderr if it fails."""
-    environment = {
+    run = subprocess.run(
+        command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert not check or run.returncode == 0, f"{command[:2]} ended with {run.returncode}: {run.stderr}"
+    return run
+
+
+def environment() -> dict[str, str]:
+    """The environment in which the tools use that store."""
+    return {
         **os.environ,
         "PATH": _path(),
         "CONTAINERS_CONF": str(STORE / "containers.conf"),
         "CONTAINERS_STORAGE_CONF": str(STORE / "storage.conf"),
     }
-    run = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    assert not check or run.returncode == 0, f"{command[:2]} ended with {run.returncode}: {run.stderr}"
-    return run
 
 
 @contextmanager
@@ -133,49 +141,53 @@ def _write(name: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _path() -> str:
-    """The PATH with the directories of administration tools, where debootstrap is."""
+    """The PATH with the directories of administration tools, where podman looks for its helpers."""
     return f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
 
 
-def _bases() -> tuple[str, str]:
-    """The names of both bases; they are made if missing, and again when this recipe changes."""
-    recipe = hashlib.sha256(repr((SUITE, BUILDER, RUNTIME, UNWANTED)).encode()).hexdigest()[:12]
-    names = f"localhost/kprobe-exporter-builder:{recipe}", f"localhost/kprobe-exporter-base:{recipe}"
-    if all(tool("podman", "image", "exists", name, check=False).returncode == 0 for name in names):
-        return names
-    tree, archive = STORE / SUITE, STORE / "base.tar"
-    shutil.rmtree(tree, ignore_errors=True)
-    tool("debootstrap", "--variant=minbase", f"--include={','.join(BUILDER)}", SUITE, tree, MIRROR)
-    _pack(tree, archive)
-    for name, content in zip(names, (tree, archive), strict=True):
-        container = tool("buildah", "from", "scratch").stdout.strip()
-        tool("buildah", "add", "--quiet", container, content, "/")
-        tool("buildah", "commit", "--quiet", "--rm", "--format", "docker", container, name)
+def _builder() -> str:
+    """The name of the first stage's base, made if it is missing, and again when this recipe changes."""
+    name = _named("builder", SUITE, BUILDER)
+    if _missing(name):
+        tree, debs = STORE / "builder", STORE / "debs"
+        shutil.rmtree(tree, ignore_errors=True)
+        for deb in Suite(SUITE).fetch_with_dependencies(BUILDER, debs):
+            tool("dpkg", "-x", deb, tree)
+        shutil.rmtree(debs)
+        _commit(tree, name, "amd64")
+    return name
+
+
+def base(architecture: str) -> str:
+    """The name of the last stage's base for a processor as Debian names it, made likewise."""
+    name = _named(f"base-{architecture}", SUITE, RUNTIME, UNWANTED)
+    if _missing(name):
+        tree = STORE / f"base-{architecture}"
+        shutil.rmtree(tree, ignore_errors=True)
+        unpack(tree, *RUNTIME, suite=Suite(SUITE, arch=architecture))
+        for unwanted in UNWANTED:
+            shutil.rmtree(tree / "usr/share" / unwanted, ignore_errors=True)
+        for file in ("passwd", "group"):
+            shutil.copy(tree / f"usr/share/base-passwd/{file}.master", tree / "etc" / file)
+        _commit(tree, name, architecture)
+    return name
+
+
+def _named(what: str, *recipe: object) -> str:
+    """The name of an image, which is another one if its recipe is."""
+    return f"localhost/kprobe-exporter-{what}:{hashlib.sha256(repr(recipe).encode()).hexdigest()[:12]}"
+
+
+def _missing(name: str) -> bool:
+    return tool("podman", "image", "exists", name, check=False).returncode != 0
+
+
+def _commit(tree: Path, name: str, architecture: str) -> None:
+    """Make an image of a directory, which is gone then."""
+    container = tool("buildah", "from", f"--platform=linux/{architecture}", "scratch").stdout.strip()
+    tool("buildah", "add", "--quiet", container, tree, "/")
+    tool("buildah", "commit", "--quiet", "--rm", "--format", "docker", container, name)
     shutil.rmtree(tree)
-    archive.unlink()
-    return names
-
-
-def _pack(tree: Path, archive: Path) -> None:
-    """Pack the files of the RUNTIME packages, and those in /etc that name users."""
-    lists = tree / "var/lib/dpkg/info"
-    names = {"/etc/passwd", "/etc/group"}
-    for package in RUNTIME:
-        listed = next(file for file in lists.iterdir() if file.name in _lists(package))
-        names.update(name for name in listed.read_text().splitlines() if not name.startswith(UNWANTED))
-    names.discard("/.")
-    in_usr = {f"/usr{name}" if name.split("/")[1] in MERGED else name for name in names}
-    with tarfile.open(archive, "w") as tar:
-        for name in [*(f"/{link}" for link in MERGED), *sorted(in_usr)]:
-            tar.add(tree / name[1:], name[1:], recursive=False)
-
-
-def _lists(package: str) -> Sequence[str]:
-    """The names that dpkg's list of a package's files may have: with the architecture or without."""
-    architecture = subprocess.run(
-        ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    return f"{package}.list", f"{package}:{architecture}.list"
 
 
 def _wheelhouse() -> Path:

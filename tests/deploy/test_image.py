@@ -131,7 +131,7 @@ def test_it_runs_one_program_as_uid_0_and_is_stopped_by_sigterm(image: str) -> N
 def test_it_is_small(image: str) -> None:
     """Bytes of the unpacked image: in total on a base of Python alone, and without the base."""
     size = inspect(image)["Size"]
-    base = next(found for found in _images() if "kprobe-exporter-base" in found["Names"][0])
+    base = next(found for found in _images() if "kprobe-exporter-base-amd64" in found["Names"][0])
     print(f"{size:,} bytes, {size - base['Size']:,} of them ours")
     assert size < 120e6
     assert size - base["Size"] < 65e6
