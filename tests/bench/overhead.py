@@ -12,8 +12,10 @@ from tests.bench.latency_guest import BPF_CALL, BPF_PAIR, BURST, BURSTS, CALL, P
 from tests.bench.overhead_guest import (
     BPF_COUNT,
     BPF_HIST,
+    BPF_STACKS,
     CALLS,
     COUNT,
+    COUNTED_STACKS,
     ENTRY_EVENT,
     EXIT_EVENT,
     FUNCTION,
@@ -59,6 +61,8 @@ SHOWN = {
     KERNEL: ("plan kernel, return value (hist triggers)", BPF_HIST),
     ONE_TRIGGER: ("of them the histogram's trigger alone", BPF_HIST),
     BPF_HIST: ("bpftrace `kretprobe: @ = hist(retval)`", BPF_HIST),
+    COUNTED_STACKS: ("`stacks: {}`, counted by the kernel (hist trigger)", BPF_STACKS),
+    BPF_STACKS: ("bpftrace `kprobe: @[kstack] = count()`", BPF_STACKS),
 }
 
 
@@ -106,8 +110,8 @@ def tabulated(kernels: Mapping[str, Measured]) -> Table:
         f" in turn, put in as the agent does, in {ROUNDS} rounds of {RUNS} runs of {CALLS:,} calls. A round's"
         " figure is its fastest run less the fastest one without a probe; shown is the median of the rounds."
         " Every probe was seen to count all calls. *of bpftrace* is the ratio to its counterpart, `count()`"
-        " on entry, `hist(retval)` on return, and for a duration `hist(nsecs - @s[tid])` with the entry's"
-        " time kept in a map.",
+        " on entry, `hist(retval)` on return, `@[kstack] = count()` for stacks, and for a duration"
+        " `hist(nsecs - @s[tid])` with the entry's time kept in a map.",
         tuple(head),
         (*rows(BASE, SHOWN, loops), *rows(DURATIONS_BASE, DURATIONS, bursts)),
         (

@@ -35,6 +35,7 @@ RETURN = (
 TRACED = f"__do_sys_{latency_guest.SYSTEM_CALL}"
 """The same function by the one of its names that ftrace has, and so fprobes take."""
 EXIT = RETURN.replace(f"kretprobe:{FUNCTION}", f"fexit:{TRACED}")
+STACKS = f"probes: [{{name: bench, help: Calls., attach: 'kprobe:{FUNCTION}', stacks: {{}}, aggregate: %s}}]"
 TRIGGER = "hist:keys=return.log2:vals=return:size=128 if return > 0"
 
 LISTED = Path("/sys/kernel/debug/kprobes/list")
@@ -44,6 +45,7 @@ COUNT, BPF_COUNT = "count", "bpftrace count()"
 ENTRY_EVENT, RETURN_EVENT = "entry event", "return event"
 EXIT_EVENT = "fexit event"
 KERNEL, ONE_TRIGGER, BPF_HIST = "kernel", "one hist trigger", "bpftrace hist(retval)"
+COUNTED_STACKS, BPF_STACKS = "counted stacks", "bpftrace @[kstack]"
 
 
 def variants(instance: Instance) -> dict[str, Callable[[], AbstractContextManager[object]]]:
@@ -59,6 +61,8 @@ def variants(instance: Instance) -> dict[str, Callable[[], AbstractContextManage
         KERNEL: partial(retval, "kernel"),
         ONE_TRIGGER: partial(retval, "events", TRIGGER),
         BPF_HIST: partial(beside, f"kretprobe:{FUNCTION} {{ @ = hist(retval); }}"),
+        COUNTED_STACKS: partial(planned, instance, STACKS, "auto"),
+        BPF_STACKS: partial(beside, f"kprobe:{FUNCTION} {{ @[kstack] = count(); }}"),
     }
 
 
@@ -85,7 +89,7 @@ def absent(instance: Instance) -> dict[str, str]:
     reasons: dict[str, str] = {}
     if not instance.counts_tracepoints():
         reason = "it was built without CONFIG_HIST_TRIGGERS"
-        reasons |= dict.fromkeys((KERNEL, ONE_TRIGGER), reason)
+        reasons |= dict.fromkeys((KERNEL, ONE_TRIGGER, COUNTED_STACKS), reason)
     try:
         with put(instance, configured(EXIT % "events")):
             pass

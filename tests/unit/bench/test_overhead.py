@@ -8,6 +8,7 @@ from tests.bench.overhead import BASE, DURATIONS, DURATIONS_BASE, SHOWN, Measure
 from tests.bench.overhead_guest import (
     BPF_COUNT,
     BPF_HIST,
+    BPF_STACKS,
     COUNT,
     EXIT_EVENT,
     KERNEL,
@@ -96,5 +97,5 @@ def test_what_a_guest_writes_is_read(absent: dict[str, str]) -> None:
 
 def test_every_probe_that_is_measured_is_shown() -> None:
     assert overhead_guest.NOTHING == latency_guest.NOTHING
-    assert {peer for _, peer in SHOWN.values()} == {BPF_COUNT, BPF_HIST}
+    assert {peer for _, peer in SHOWN.values()} == {BPF_COUNT, BPF_HIST, BPF_STACKS}
     assert {peer for _, peer in DURATIONS.values()} == {BPF_CALL, BPF_PAIR}
