@@ -129,6 +129,12 @@ def alertmanager() -> Path:
     return unpack(BUILD / "alertmanager", "prometheus-alertmanager") / "usr/bin/prometheus-alertmanager"
 
 
+def pprof() -> Path:
+    """Go's reader of profiles, which newer packages build only when it is called."""
+    go = unpack(BUILD / "go", "golang-1.19-go", suite=Suite("bookworm"))
+    return go / "usr/lib/go-1.19/pkg/tool/linux_amd64/pprof"
+
+
 def confinement() -> None:
     """Unpack AppArmor's parser and podman's seccomp profile, to confine processes as container runtimes do.
 
