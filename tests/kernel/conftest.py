@@ -37,7 +37,7 @@ StartAgent = Callable[..., AgentProcess]
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=SEED, help="of the random tests; 0 for a new one")
     parser.addoption("--events", type=int, default=50_000, help="that are read twice and compared")
-    parser.addoption("--seeds", type=int, default=42, help="of the differential tests: how many cases")
+    parser.addoption("--seeds", type=int, default=24, help="of the differential tests: how many cases")
     parser.addoption("--first-seed", type=int, default=1, help="of them")
     parser.addoption("--draw", action="append", default=[], help="the known fault of this name as well")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = 16_000
-TEXTS = 15_000
+PAGES = 8_000
+TEXTS = 8_000
 FLAGS = (
     "-fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g -shared -fPIC"
     " -DPy_LIMITED_API=0x030B0000"

@@ -1,13 +1,13 @@
-"""`make test` runs every test file on at least one kernel or on this machine."""
+"""`make test` runs every test file on at least one kernel or on this machine, but for long tests."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.vm import ROOT
-from tests.vm.__main__ import HOST_SUITES, REQUESTED_SUITES, suite_on
+from tests.vm.__main__ import HOST_SUITES, REQUESTED_SUITES, VM_SUITE
 from tests.vm.foreign import ARCHITECTURES
-from tests.vm.kernels import DEFAULT, KERNELS, WHOLE
+from tests.vm.kernels import DEFAULT, KERNELS, LONG, WHOLE
 
 FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
 
@@ -19,17 +19,16 @@ def runs(places: tuple[str, ...], file: str) -> bool:
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_is_run(file: str) -> None:
     """The suite "host-kernel" does not count, as this machine's own kernel may lack what a test needs."""
-    kernels = [kernel for kernel in WHOLE if runs(suite_on(kernel), file)]
     suites = {**HOST_SUITES, **REQUESTED_SUITES}
-    on_any = any(runs(places, file) for name, places in suites.items() if name != "host-kernel")
-    assert on_any or any(file not in kernel.elsewhere for kernel in kernels)
+    on_this_machine = any(runs(places, file) for name, places in suites.items() if name != "host-kernel")
+    in_a_vm = runs(VM_SUITE, file) and any(file not in kernel.elsewhere for kernel in WHOLE)
+    assert on_this_machine or in_a_vm
 
 
 def test_every_place_is_there() -> None:
     suites = [*HOST_SUITES.values(), *REQUESTED_SUITES.values()]
     places = {place for suite in suites for place in suite if place.startswith("tests/")}
-    for kernel in WHOLE:
-        places.update(suite_on(kernel), kernel.elsewhere)
+    places.update(VM_SUITE, *(kernel.elsewhere for kernel in WHOLE))
     assert [place for place in sorted(places) if not (ROOT / place).exists()] == []
 
 
@@ -38,10 +37,15 @@ def test_what_is_left_to_another_kernel_runs_there(series: str) -> None:
     here = KERNELS[series]
     others = [kernel for kernel in WHOLE if kernel is not here]
     for place in here.elsewhere:
-        assert runs(suite_on(here), place), f"{place} is not run on {series} anyway"
-        assert any(runs(suite_on(kernel), place) and place not in kernel.elsewhere for kernel in others), (
-            place
-        )
+        assert runs(VM_SUITE, place), f"{place} is not run on {series} anyway"
+        assert any(place not in kernel.elsewhere for kernel in others), place
+
+
+@pytest.mark.parametrize("test", LONG)
+def test_what_is_long_is_there(test: str) -> None:
+    file, _, name = test.partition("::")
+    assert f"\ndef {name.partition('[')[0]}(" in (ROOT / file).read_text()
+    assert runs(VM_SUITE, file)
 
 
 @pytest.mark.parametrize(
@@ -79,4 +83,4 @@ def test_one_kernel_of_each_other_architecture_is_run_without_being_named() -> N
 @pytest.mark.parametrize("series", [series for series, kernel in KERNELS.items() if kernel.core])
 def test_a_core_is_a_part_of_the_whole(series: str) -> None:
     core = {place.partition("::")[0] for place in KERNELS[series].core}
-    assert all(runs(suite_on(KERNELS[series]), file) for file in core)
+    assert all(runs(VM_SUITE, file) for file in core)

