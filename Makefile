@@ -77,13 +77,13 @@ packages: ## as dist, and from the wheels the Debian and the RPM packages for bo
 	@scripts/debian-packages lintian rpm rpmlint
 	@$(PYTHON) -m release $(OUTPUT:%=--output %) packages
 
-image: ## as dist, and from the wheels the image for both processors, over the Dockerfile's base (OUTPUT=DIRECTORY)
+image: ## as dist, and from the wheels the image for both processors, over the Dockerfile's base (BASE=IMAGE)
 	@scripts/debian-packages buildah
-	@$(PYTHON) -m release $(OUTPUT:%=--output %) image
+	@$(PYTHON) -m release $(OUTPUT:%=--output %) image $(BASE:%=--base %)
 
 release: ## packages, image, SBOM, checksums and tag of a version that is ready; publishes nothing (VERSION=1.2.3)
 	@scripts/debian-packages buildah lintian rpm rpmlint
-	@$(PYTHON) -m release $(OUTPUT:%=--output %) release $(VERSION)
+	@$(PYTHON) -m release $(OUTPUT:%=--output %) release $(BASE:%=--base %) $(VERSION)
 
 dist-test: .venv/test.stamp ## what make packages builds, installed in bare Debians and run there
 	@scripts/debian-packages $(release-packages)

@@ -19,8 +19,8 @@ SUMMARIES = {
 SUMS = "SHA256SUMS"
 
 
-def build(command: str, into: Path) -> list[Path]:
-    """Build what a command names, and return the files."""
+def build(command: str, into: Path, base: str = "") -> list[Path]:
+    """Build what a command names, an image over ``base`` or else the Dockerfile's; return the files."""
     files = wheels.build(into)
     built = files[1:]
     if command in ("packages", "release"):
@@ -31,11 +31,11 @@ def build(command: str, into: Path) -> list[Path]:
                     package_format.judge(package)
                     files.append(package)
     if command in ("image", "release"):
-        files.append(images.build(built, into))
+        files.append(images.build(built, into, base or images.public_base()))
     return files
 
 
-def release(number: str, into: Path) -> list[Path]:
+def release(number: str, into: Path, base: str = "") -> list[Path]:
     """Check a version, build everything of it, and tag its commit once that is there.
 
     Raises ReleaseError, before anything is built, if the version is not ready.
@@ -43,7 +43,7 @@ def release(number: str, into: Path) -> list[Path]:
     version.check(number)
     if into.exists() and any(into.iterdir()):
         raise ReleaseError(f"{into} is not empty: what a release consists of is all that may be there.")
-    files = build("release", into)
+    files = build("release", into, base)
     files.append(into / f"kprobe_exporter-{number}.cdx.json")
     shutil.copyfile(ROOT / "deploy/requirements/sbom.cdx.json", files[-1])
     files.append(checksums(files))
@@ -69,14 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, summary in SUMMARIES.items():
         command = commands.add_parser(name, help=summary)
+        if name in ("image", "release"):
+            command.add_argument("--base", default="", help="an index of images, instead of the Dockerfile's")
         if name == "release":
             command.add_argument("version", help="the number, such as 1.2.3")
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "release":
-            files = release(arguments.version, arguments.output)
+            files = release(arguments.version, arguments.output, arguments.base)
         else:
-            files = build(arguments.command, arguments.output)
+            files = build(arguments.command, arguments.output, getattr(arguments, "base", ""))
     except ReleaseError as error:
         print(error, file=sys.stderr)
         return 1

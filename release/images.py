@@ -7,7 +7,7 @@ rest: it gets the base of each processor, and writes all of them as one index of
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -19,10 +19,8 @@ HOME = "opt/kprobe_exporter"
 """As in the first stage of the Dockerfile, which makes the same files of its own build."""
 
 
-def build(
-    wheels: Sequence[Path], into: Path, base_of: Callable[[Target], str] = lambda target: base()
-) -> Path:
-    """Build the image of each target's wheel, over the base for it; return an archive of them all.
+def build(wheels: Sequence[Path], into: Path, base: str) -> Path:
+    """Build the image of each target's wheel, over its part of the index ``base``; return one archive of all.
 
     Raises ReleaseError if this is not the Python of the base: it would write no bytecode for it.
     """
@@ -39,7 +37,7 @@ def build(
         tools.run("buildah", "manifest", "create", index)
         stack.callback(tools.run, "buildah", "manifest", "rm", index)
         for target, wheel in zip(TARGETS, wheels, strict=True):
-            made = _add(index, target, wheel, base_of(target), work / target.debian)
+            made = _add(index, target, wheel, base, work / target.debian)
             stack.callback(_forget, made)
         layout = work / "layout"
         tools.run("buildah", "manifest", "push", "--all", index, f"oci:{layout}:{payload.version()}")
@@ -93,7 +91,7 @@ def last_stage() -> str:
     return f"ARG BASE\nFROM ${{BASE}}\n{copied}"
 
 
-def base() -> str:
+def public_base() -> str:
     """The base that the Dockerfile names."""
     [found] = re.findall(r"^ARG BASE=(.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     return str(found)
@@ -101,5 +99,5 @@ def base() -> str:
 
 def python() -> str:
     """The Python of that base."""
-    [found] = re.findall(r"/python:(3\.\d+)-", base())
+    [found] = re.findall(r"/python:(3\.\d+)-", public_base())
     return str(found)

@@ -173,6 +173,16 @@ def base(architecture: str) -> str:
     return name
 
 
+def bases(*architectures: str) -> str:
+    """The name of an index of the bases for these processors."""
+    name = _named("bases", *map(base, architectures))
+    if _missing(name):
+        tool("buildah", "manifest", "create", name)
+        for architecture in architectures:
+            tool("buildah", "manifest", "add", name, f"containers-storage:{base(architecture)}")
+    return name
+
+
 def _named(what: str, *recipe: object) -> str:
     """The name of an image, which is another one if its recipe is."""
     return f"localhost/kprobe-exporter-{what}:{hashlib.sha256(repr(recipe).encode()).hexdigest()[:12]}"

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from release.targets import TARGETS, ReleaseError, Target
 from tests.deploy import containers
 from tests.deploy.containers import inspect, tool
 from tests.support.agent_process import Metrics
+from tests.support.readme import reads
 from tests.vm import ROOT
 
 ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # EM_X86_64, EM_AARCH64
@@ -37,15 +39,15 @@ def store() -> Iterator[None]:
         yield
 
 
-def build(wheels: list[Path], into: Path) -> Path:
-    into.mkdir()
+@pytest.fixture(scope="module")
+def base() -> str:
     with containers.locked():
-        return images.build(wheels, into, lambda target: containers.base(target.debian))
+        return containers.bases(*(target.debian for target in TARGETS))
 
 
 @pytest.fixture(scope="module")
-def archive(built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(built[1:], tmp_path_factory.mktemp("image") / "once")
+def archive(built: list[Path], base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return images.build(built[1:], tmp_path_factory.mktemp("image"), base)
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +141,11 @@ def sources(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in found}
 
 
-def test_a_second_build_is_the_same(archive: Path, built: list[Path], tmp_path: Path) -> None:
-    assert build(built[1:], tmp_path / "again").read_bytes() == archive.read_bytes()
+@reads(command="make image")
+def test_another_build_gives_the_same_bytes(archive: Path, base: str, tmp_path: Path, command: str) -> None:
+    variables = [f"OUTPUT={tmp_path}", f"PYTHON={sys.executable}", f"BASE={base}"]
+    subprocess.run([*shlex.split(command), *variables], cwd=ROOT, stdin=subprocess.DEVNULL, check=True)
+    assert (tmp_path / archive.name).read_bytes() == archive.read_bytes()
 
 
 def test_podman_runs_it_from_the_archive(archive: Path) -> None:
@@ -176,7 +181,7 @@ def test_it_serves_on_its_processor(image: str, files: Path, target: Target) -> 
 def test_another_python_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(images, "python", lambda: "3.99")
     with pytest.raises(ReleaseError, match=r"the image has Python 3\.99: build it with that"):
-        images.build([], tmp_path)
+        images.build([], tmp_path, "")
 
 
 def test_a_dockerfile_that_is_made_otherwise_is_refused(

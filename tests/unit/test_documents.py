@@ -58,7 +58,7 @@ def test_a_metrics_help_is_one_plain_sentence() -> None:
 
 def test_every_command_shown_is_run() -> None:
     """The modules of tests that run commands take them from the documents when they are imported."""
-    releases = [f"release.test_{kind}" for kind in ("deb", "rpm", "wheels")]
+    releases = [f"release.test_{kind}" for kind in ("deb", "images", "rpm", "wheels")]
     for module in ("deploy.test_readme", "kernel.test_readme", *releases):
         import_module(f"tests.{module}")
     run = set(map(the_command, STARTS)) | {f"kprobe-exporter trace {arguments}" for arguments in TRACED}

@@ -117,7 +117,7 @@ def test_what_is_not_ready_is_neither_built_nor_tagged(
 def test_a_release_has_its_sbom_and_checksums_of_all(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def built(_: str, into: Path) -> list[Path]:
+    def built(_: str, into: Path, base: str) -> list[Path]:
         into.mkdir()
         (into / "a.whl").write_text("wheel")
         return [into / "a.whl"]

@@ -1,5 +1,5 @@
 """Counted stacks as folded text, as a flame graph and as a profile in the format of pprof.
 
 Takes a ``Profile``. Gives bytes.
-May import model and util.
+May import errors, model and util.
 """
