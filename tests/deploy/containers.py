@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 
 from tests.support.tools import needs_tools
 from tests.vm import BUILD, ROOT
-from tests.vm.debian import Suite, unpack
+from tests.vm.debian import Suite, extract
 
 STORE = BUILD / "image"
 IMAGE = "localhost/kprobe-exporter:test"
@@ -149,10 +150,8 @@ def _builder() -> str:
     """The name of the first stage's base, made if it is missing, and again when this recipe changes."""
     name = _named("builder", SUITE, BUILDER)
     if _missing(name):
-        tree, debs = STORE / "builder", STORE / "debs"
-        shutil.rmtree(tree, ignore_errors=True)
-        for deb in Suite(SUITE).fetch_with_dependencies(BUILDER, debs):
-            tool("dpkg", "-x", deb, tree)
+        debs = STORE / "debs"
+        tree = _unpacked("builder", Suite(SUITE).fetch_with_dependencies(BUILDER, debs))
         shutil.rmtree(debs)
         _commit(tree, name, "amd64")
     return name
@@ -162,15 +161,21 @@ def base(architecture: str) -> str:
     """The name of the last stage's base for a processor as Debian names it, made likewise."""
     name = _named(f"base-{architecture}", SUITE, RUNTIME, UNWANTED)
     if _missing(name):
-        tree = STORE / f"base-{architecture}"
-        shutil.rmtree(tree, ignore_errors=True)
-        unpack(tree, *RUNTIME, suite=Suite(SUITE, arch=architecture))
-        for unwanted in UNWANTED:
-            shutil.rmtree(tree / "usr/share" / unwanted, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=STORE) as debs:
+            files = Suite(SUITE, arch=architecture).download(RUNTIME, Path(debs))
+            tree = _unpacked(f"base-{architecture}", files)
         for file in ("passwd", "group"):
             shutil.copy(tree / f"usr/share/base-passwd/{file}.master", tree / "etc" / file)
         _commit(tree, name, architecture)
     return name
+
+
+def _unpacked(name: str, debs: Sequence[Path]) -> Path:
+    """The directory in which these packages are unpacked."""
+    tree = STORE / name
+    shutil.rmtree(tree, ignore_errors=True)
+    extract(debs, tree, UNWANTED)
+    return tree
 
 
 def bases(*architectures: str) -> str:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from pathlib import Path
 from tests.vm import BUILD
 
 PROMETHEUS = BUILD / "prometheus"
+MERGED = ("bin", "lib", "lib64", "sbin")
+"""The directories that are links to those below /usr in Debian since bookworm."""
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
@@ -158,6 +160,24 @@ def unpack(into: Path, *packages: str, suite: Suite = OWN) -> Path:
                 deb.unlink()
             partial.rename(into)
     return into
+
+
+def extract(debs: Iterable[Path], root: Path, unneeded: Sequence[str] = ()) -> None:
+    """Unpack packages into one new directory as Debian has them installed, but for their configuration.
+
+    ``unneeded`` are directories of /usr/share. Raises PackageError if a package cannot be unpacked.
+    """
+    for directory in MERGED:
+        (root / "usr" / directory).mkdir(parents=True)
+        (root / directory).symlink_to(f"usr/{directory}")
+    for deb in debs:
+        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as contents:
+            # dpkg -x would replace the links of MERGED by directories.
+            tar = ["tar", "--extract", "--keep-directory-symlink", f"--directory={root}"]
+            tar += [f"--exclude=./usr/share/{one}" for one in unneeded]
+            subprocess.run(tar, stdin=contents.stdout, check=True)
+        if contents.returncode != 0:
+            raise PackageError(f"{deb.name} cannot be unpacked: remove {deb.parent} and try again")
 
 
 def _mirror(label: str) -> str:

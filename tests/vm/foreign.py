@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tests.vm import BUILD, ROOT
-from tests.vm.debian import PackageError, Suite
+from tests.vm.debian import PackageError, Suite, extract
 
 PYTHON = "3.11"
 """The Python of Debian bookworm."""
@@ -34,9 +34,6 @@ PACKAGES = (
     # Python's header files, for the cross compiler.
     "libpython3.11-dev",
 )
-MERGED = ("bin", "lib", "sbin")
-"""The directories that Debian's package usrmerge turns into links to those below /usr."""
-
 EXTENSIONS = ("_lines", "_pages")
 """The compiled modules."""
 
@@ -93,17 +90,8 @@ def prepare(arch: Architecture, modules: Path) -> Path:
 
 
 def _unpack(arch: Architecture, root: Path) -> None:
-    for directory in MERGED:
-        (root / "usr" / directory).mkdir(parents=True)
-        (root / directory).symlink_to(f"usr/{directory}")
-    for deb in Suite("bookworm", arch=arch.debian).fetch_with_dependencies(PACKAGES, BUILD / "roots/debs"):
-        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as contents:
-            # dpkg -x would replace the links of MERGED by directories.
-            extract = ["tar", "--extract", "--keep-directory-symlink", f"--directory={root}"]
-            extract += [f"--exclude=./usr/share/{unneeded}" for unneeded in ("doc", "locale", "man")]
-            subprocess.run(extract, stdin=contents.stdout, check=True)
-        if contents.returncode != 0:
-            raise PackageError(f"{deb.name} cannot be unpacked: remove {deb.parent} and try again")
+    debs = Suite("bookworm", arch=arch.debian).fetch_with_dependencies(PACKAGES, BUILD / "roots/debs")
+    extract(debs, root, unneeded=("doc", "locale", "man"))
     shutil.rmtree(BUILD / "roots/debs")
 
 
