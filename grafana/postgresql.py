@@ -4,7 +4,7 @@ from typing import Any
 
 from grafana.frame import build
 from grafana.panels import RED, YELLOW, buckets, graph, number
-from grafana.queries import Query, down, increase, of, quantile, rate, ratio
+from grafana.queries import Query, down, increase, of, quantile, rate, ratio, spread
 
 UID = "kprobe-exporter-postgresql"
 
@@ -150,7 +150,7 @@ def _heatmap() -> Any:
         "How long statements were executed: the deeper the colour, the more of them fell between two bounds"
         " of duration_buckets.",
         "s",
-        Query(f"sum by (le) ({increase('kprobe_duration_seconds_bucket', _of('query'))})", "{{le}}"),
+        Query(spread("kprobe_duration_seconds", _of("query")), "{{le}}"),
     )
 
 

@@ -6,7 +6,7 @@ from grafana_foundation_sdk.models.dashboard import DynamicConfigValue
 
 from grafana.frame import build
 from grafana.panels import RED, YELLOW, buckets, graph, number, rows
-from grafana.queries import PROBE, Query, down, increase, of, quantile, rate, ratio
+from grafana.queries import PROBE, Query, down, increase, of, quantile, rate, ratio, spread
 
 UID = "kprobe-exporter-probe"
 
@@ -124,7 +124,7 @@ def _returned() -> Any:
         "Return values from 0 upwards: the deeper the colour, the more of them fell between two bounds of"
         " return_buckets. Errors are above.",
         "short",
-        Query(f"sum by (le) ({increase('kprobe_return_value_bucket', PROBE)})", "{{le}}"),
+        Query(spread("kprobe_return_value", PROBE), "{{le}}"),
     )
 
 
@@ -134,7 +134,7 @@ def _durations() -> Any:
         "How long the calls or pairs took: the deeper the colour, the more of them fell between two bounds of"
         " duration_buckets. The dots are single calls that were exported; each leads to its trace.",
         "s",
-        Query(f"sum by (le) ({increase('kprobe_duration_seconds_bucket', PROBE)})", "{{le}}"),
+        Query(spread("kprobe_duration_seconds", PROBE), "{{le}}"),
     )
 
 

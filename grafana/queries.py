@@ -46,6 +46,15 @@ def quantile(share: float, metric: str, by: str, *matchers: str) -> str:
     return f"histogram_quantile({share}, {classic}) or histogram_quantile({share}, {native})"
 
 
+def spread(metric: str, *matchers: str) -> str:
+    """How often each bucket of a histogram was hit, over all series: as classic buckets, else as native ones.
+
+    A heat map shows either, but not both at once, as they are where only some agents have native ones.
+    """
+    classic = f"sum by (le) ({increase(f'{metric}_bucket', *matchers)})"
+    return f"{classic} or on () sum ({increase(metric, *matchers)})"
+
+
 def ratio(part: str, whole: str, by: str) -> str:
     """What share ``part`` is of ``whole``; nothing where there was nothing, instead of NaN."""
     return f"sum by ({by}) ({part}) / (sum by ({by}) ({whole}) > 0)"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from grafana.queries import spread
 from kprobe_exporter.cli import main
 from tests.kernel.workload import Child, children
 from tests.support.agent_process import AgentProcess, running
@@ -55,6 +56,11 @@ def shipped_rule(name: str) -> str:
     return str(expression)
 
 
+def selected(query: str) -> str:
+    """A query of a dashboard for all that there is, over a minute."""
+    return query.replace("$job", ".*").replace("$instance", ".*").replace("$__rate_interval", "1m")
+
+
 def one(server: Prometheus, query: str) -> float:
     """The value of a query, 0 if there is none yet."""
     return sum(series.samples[0][1] for series in server.now(query))
@@ -90,3 +96,5 @@ def test_quantiles_of_known_values(promtool: str, tmp_path: Path) -> None:
                 later.work()
                 rule = shipped_rule("instance_probe:kprobe_duration_seconds:p99_rate5m")
                 eventually(lambda: 0 < one(server, rule) < 1, 30)
+                shown = spread("kprobe_duration_seconds", 'probe="call"')
+                eventually(lambda: one(server, f"histogram_count({selected(shown)})") > 0, 30)
