@@ -9,7 +9,7 @@ from prometheus_client.exposition import generate_latest as generate_text
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from kprobe_exporter.export.messages import delimited
+from kprobe_exporter.export.messages import Encoder
 from kprobe_exporter.export.samples import SUFFIXES, encoded
 from kprobe_exporter.model.values import Family, Snapshot
 
@@ -31,8 +31,8 @@ CONTENT_TYPES: dict[Format, str] = {
 class Exposition:
     """Renders snapshots for scrapers.
 
-    It needs no lock: any number of threads may render at once. The only state is the duration of the last
-    finished scrape, one float that is replaced as a whole.
+    It needs no lock: any number of threads may render at once. Its state are the duration of the last
+    finished scrape and the encoder of the last rendering in protobuf, each of which is replaced as a whole.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Exposition:
         self._snapshot = snapshot
         self._clock = clock
         self._duration = 0.0
+        self._encoder = Encoder()
         # Our own registry: other code in the process may use the client library's global one.
         self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -66,13 +67,16 @@ class Exposition:
 
     def _messages(self, names: frozenset[str]) -> Iterator[bytes]:
         """Yield the same in protobuf. A histogram is one message: each of its names selects it whole."""
+        encoder = Encoder(self._encoder)
         for family in self._families():
             if not names or _stem(family) in names or _selected(family, names):
-                yield delimited(family)
+                yield encoder.delimited(family)
         for metric in self._process.collect():
             family = _family(metric)
             if not names or metric.name in names or family.name in names:
-                yield delimited(family)
+                yield encoder.delimited(family)
+        if not names:
+            self._encoder = encoder.end()
 
     def _pieces(self, names: frozenset[str], as_openmetrics: bool) -> Iterator[bytes]:
         """Yield the metrics of the snapshot and of the process that ``name[]`` selects.

@@ -1,5 +1,6 @@
 """Families in protobuf say what the family says, read by the protobuf library."""
 
+import gc
 import math
 from itertools import accumulate
 from typing import Any
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.export.messages import delimited
+from kprobe_exporter.export.messages import Encoder
 from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, NativeValue
 from tests.support.client_model import TYPES, read
 
@@ -57,9 +58,9 @@ def same(one: float, other: float) -> bool:
 @given(families())
 def test_a_message_says_what_the_family_says(family: Family) -> None:
     if not family.samples:
-        assert delimited(family) == b""
+        assert Encoder().delimited(family) == b""
         return
-    [message] = read(delimited(family))
+    [message] = read(Encoder().delimited(family))
     assert (message.name, TYPES[message.type]) == (family.name, family.type)
     assert message.help == family.help.encode("utf-8", "backslashreplace").decode()
     for metric, (values, value) in zip(message.metric, family.samples.items(), strict=True):
@@ -75,6 +76,35 @@ def test_a_message_says_what_the_family_says(family: Family) -> None:
             assert content.created_timestamp.ToNanoseconds() == 1_700_000_000_250_000_000
         else:
             assert family.type == "gauge" or not content.HasField("created_timestamp")
+
+
+@given(st.lists(st.lists(families(), max_size=3), max_size=4))
+def test_what_was_kept_of_the_rendering_before_changes_nothing(renderings: list[list[Family]]) -> None:
+    encoder = None
+    for each in renderings:
+        encoder = Encoder(encoder)
+        assert [*map(encoder.delimited, each)] == [Encoder().delimited(family) for family in each]
+        encoder.end()
+
+
+def test_nothing_is_kept_of_a_series_that_is_gone() -> None:
+    first, after = Encoder(), Family("x", "gauge", "", ("of",), {("stays",): 1.0})
+    first.delimited(after._replace(samples={("stays",): 1.0, ("goes",): 1.0}))
+    second = Encoder(first.end())
+    del first
+    second.delimited(after)
+    assert kept("stays") == 2
+    assert kept("goes") == 1
+    second.end()
+    assert kept("stays") == 1
+    assert kept("goes") == 0
+
+
+def kept(value: str) -> int:
+    """Return in how many places there is an encoded label of this value."""
+    gc.collect()
+    key = (value,)
+    return sum(isinstance(each, dict) and isinstance(each.get(key), bytes) for each in gc.get_objects())
 
 
 def check_histogram(message: Any, value: HistogramValue) -> None:
