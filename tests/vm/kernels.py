@@ -91,20 +91,31 @@ LONG = (
     "tests/faults/test_soak.py::test_it_neither_grows_nor_loses_a_count",
     "tests/kernel/differential/test_oracles.py::test_bpftrace_and_the_profile_count_the_same",
     "tests/kernel/test_check_against.py::test_a_kernel_that_was_saved_now",
+    "tests/kernel/test_check_against.py::test_the_fixture_of_this_kernel",
+    "tests/kernel/test_check_live.py::test_it_foretells_what_run_settles_on[one_liners.yaml]",
     "tests/kernel/test_counted_stacks.py::test_off_cpu_time[text]",
     "tests/kernel/test_exact_hits.py::test_reloads_under_load",
     "tests/kernel/test_latency_examples.py::test_biolatency",
     "tests/kernel/test_list.py::test_a_closed_pipe_is_no_error",
+    "tests/kernel/test_list.py::test_each_of_some_functions_can_be_defined",
     "tests/kernel/test_list.py::test_the_functions_are_those_of_the_kernels_files",
+    "tests/kernel/test_packs.py::test_the_one_liners",
     "tests/kernel/test_pages.py::test_kprobes_on_all_cpus",
+    "tests/kernel/test_pages.py::test_without_a_compiler",
+    "tests/kernel/test_postgresql.py::test_semaphores_are_0_before_and_after",
+    "tests/kernel/test_readme.py::test_a_configuration_is_checked_against_a_saved_kernel",
     "tests/kernel/test_readme.py::test_the_packs_at_once",
     "tests/kernel/test_reload.py::test_a_long_life_gathers_nothing",
+    "tests/kernel/test_reload.py::test_many_new_definitions_are_pruned",
+    "tests/kernel/test_replaced_files.py::test_a_new_file_without_the_function",
     "tests/kernel/test_replaced_files.py::test_many_replacements_gather_nothing",
+    "tests/kernel/test_symbols.py::test_addresses_are_what_the_kernel_prints",
     "tests/kernel/test_symbols.py::test_without_the_capability",
     "tests/kernel/test_tour.py::test_every_command_does_what_it_shows",
+    "tests/kernel/test_trace_end.py::test_a_signal_at_any_moment",
 )
-"""Tests that only `make vmtest` runs: each takes half a minute or more of a busy machine, and most of what it
-sees fail is seen by another one, too."""
+"""Tests that only `make vmtest` runs: each takes up to a minute of a busy machine, and most of what it sees
+fail is seen by another one, too."""
 
 ARM64 = Suite("bookworm-security", "Debian-Security", arch="arm64")
 
