@@ -15,9 +15,6 @@ from release import payload, tools
 from release.sources import epoch, normalize, pack, revision
 from release.targets import BUILD, ROOT, TARGETS, ReleaseError, Target
 
-HOME = "opt/kprobe_exporter"
-"""As in the first stage of the Dockerfile, which makes the same files of its own build."""
-
 
 def build(wheels: Sequence[Path], into: Path, base: str) -> Path:
     """Build the image of each target's wheel, over its part of the index ``base``; return one archive of all.
@@ -66,14 +63,14 @@ def _forget(image: str) -> None:
 
 
 def lay_out(target: Target, wheel: Path, tree: Path) -> None:
-    """Lay out what the image adds to its base, with bytecode that is never compared with its source."""
-    lib = tree / HOME
+    """Lay out what the first stage of the Dockerfile makes; bytecode is never compared with its source."""
+    lib = tree / payload.HOME
     payload.install_modules(target, wheel, lib, [python()])
     (lib / "sbom.cdx.json").write_bytes((ROOT / "deploy/requirements/sbom.cdx.json").read_bytes())
     (tree / "tracefs").mkdir()
     configuration = tree / "etc/kprobe_exporter/default.yaml"
     configuration.parent.mkdir(parents=True)
-    configuration.symlink_to(f"/{HOME}/kprobe_exporter/config/default.yaml")
+    configuration.symlink_to(f"/{payload.HOME}/kprobe_exporter/config/default.yaml")
     normalize(tree)
     tools.run(
         *(sys.executable, "-m", "compileall", "-q", "--invalidation-mode=unchecked-hash"),

@@ -25,10 +25,8 @@ _NUMBERS = {
 }  # Metric.counter and .gauge, with their value
 _COUNTER = b"\x1a"  # Metric.counter
 _VALUE = b"\x09"  # Counter.value
-_COUNTER_CREATED, _HISTOGRAM_CREATED = (
-    b"\x1a",
-    b"\x7a",
-)  # Counter.created_timestamp, Histogram.created_timestamp
+_COUNTER_CREATED = b"\x1a"  # Counter.created_timestamp
+_HISTOGRAM_CREATED = b"\x7a"  # Histogram.created_timestamp
 _METRIC = b"\x22"  # MetricFamily.metric
 _COUNT = b"\x08"  # Histogram.sample_count and Bucket.cumulative_count
 _SUM = b"\x11"  # Histogram.sample_sum, Bucket.upper_bound and Exemplar.value

@@ -16,7 +16,7 @@ import pytest
 
 from kprobe_exporter import __version__
 from release import images
-from release.images import HOME
+from release.payload import HOME
 from release.sources import revision
 from release.targets import TARGETS, ReleaseError, Target
 from tests.deploy import containers
