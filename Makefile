@@ -85,7 +85,7 @@ release: ## packages, image, SBOM, checksums and tag of a version that is ready;
 	@scripts/debian-packages buildah lintian rpm rpmlint
 	@$(PYTHON) -m release $(OUTPUT:%=--output %) release $(BASE:%=--base %) $(VERSION)
 
-dist-test: .venv/test.stamp ## what make packages builds, installed in bare Debians and run there
+dist-test: .venv/test.stamp ## what make packages and make image build, installed in bare Debians and VMs and run there
 	@scripts/debian-packages $(release-packages)
 	@$(bin)/python -m tests.vm test --suite dist
 

@@ -71,7 +71,6 @@ def lay_out(target: Target, wheel: Path, tree: Path) -> None:
     configuration = tree / "etc/kprobe_exporter/default.yaml"
     configuration.parent.mkdir(parents=True)
     configuration.symlink_to(f"/{payload.HOME}/kprobe_exporter/config/default.yaml")
-    normalize(tree)
     tools.run(
         *(sys.executable, "-m", "compileall", "-q", "--invalidation-mode=unchecked-hash"),
         *("-s", tree, "-p", "/", lib),

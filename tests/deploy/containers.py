@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -121,6 +122,21 @@ _GET = """
 import sys, urllib.request
 print(urllib.request.urlopen("http://127.0.0.1:10435" + sys.argv[1]).read().decode(), end="")
 """
+
+
+def in_a_vm(kernel: str, files: Path, config: Mapping[str, Any]) -> Any:
+    """Run an image's command in a VM with its ``files`` as root; return what tests.deploy.guest prints."""
+    vm = [sys.executable, "-m", "tests.vm", "exec", "--kernel", kernel, "--"]
+    run = subprocess.run(
+        [*vm, ROOT / ".venv/bin/python", "-m", "tests.deploy.guest", files, json.dumps(config)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return json.loads(re.findall(r"\{\"metrics\".*\}$", run.stdout, re.MULTILINE)[0])
 
 
 def _configure() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import needs_tracefs
-from tests.deploy.containers import build, container, get, inspect, needs_containers, tool
+from tests.deploy.containers import build, container, get, in_a_vm, inspect, needs_containers, tool
 from tests.support.agent_process import Metrics
 from tests.support.patience import eventually, patience, within
 from tests.support.private_tracefs import TRACEFS
@@ -249,18 +249,7 @@ def test_the_health_check_fails_without_an_agent_and_imports_none_of_it(image: s
 
 def test_on_a_kernel_with_kprobes(image: str, files: Path) -> None:
     """The image's command works in a VM, with the image's files as its root and no capability."""
-    vm = [sys.executable, "-m", "tests.vm", "exec", "--kernel", "6.12", "--"]
-    told = json.dumps(inspect(image)["Config"])
-    run = subprocess.run(
-        [*vm, sys.executable, "-m", "tests.deploy.guest", files, told],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    found = json.loads(re.findall(r"\{\"metrics\".*\}$", run.stdout, re.MULTILINE)[0])
+    found = in_a_vm("6.12", files, inspect(image)["Config"])
     metrics = Metrics(found["metrics"])
     targets = {labels["probe"]: labels["target"] for labels in metrics.labels("kprobe_info")}
     assert targets["open"] == "kretprobe:do_sys_openat2"

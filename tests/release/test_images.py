@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shlex
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from release.payload import HOME
 from release.sources import revision
 from release.targets import TARGETS, ReleaseError, Target
 from tests.deploy import containers
-from tests.deploy.containers import inspect, tool
+from tests.deploy.containers import in_a_vm, inspect, tool
 from tests.support.agent_process import Metrics
 from tests.support.readme import reads
 from tests.vm import ROOT
@@ -159,17 +158,7 @@ def test_podman_runs_it_from_the_archive(archive: Path) -> None:
 def test_it_serves_on_its_processor(image: str, files: Path, target: Target) -> None:
     """In a VM its command runs with the image's files as its root, without a capability."""
     config = json.loads(tool("buildah", "inspect", image).stdout)["OCIv1"]["config"]
-    vm = [sys.executable, "-m", "tests.vm", "exec", "--kernel", KERNELS[target.machine], "--"]
-    run = subprocess.run(
-        [*vm, ROOT / ".venv/bin/python", "-m", "tests.deploy.guest", files, json.dumps(config)],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    told = json.loads(re.findall(r"\{\"metrics\".*\}$", run.stdout, re.MULTILINE)[0])
+    told = in_a_vm(KERNELS[target.machine], files, config)
     metrics = Metrics(told["metrics"])
     [info] = metrics.labels("kprobe_exporter_build_info")
     assert (info["version"], info["page_parser"]) == (__version__, "compiled")
