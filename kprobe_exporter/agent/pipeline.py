@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.stacks import ProbeStacks
-from kprobe_exporter.agent.thread_events import Handle, Identities, handlers, thread_events
+from kprobe_exporter.agent.thread_events import (
+    CHANGES_OF_CGROUPS,
+    ENDS_OF_CALLS,
+    Handle,
+    Identities,
+    handlers,
+    thread_events,
+)
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
@@ -131,7 +138,8 @@ class Pipeline:
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
         joins = Joins(
             {layout_id: flow.join for layout_id, flow in flows.items() if flow.join is not None},
-            thread_events(self._identities.thread_events),
+            thread_events(self._identities.thread_events, ENDS_OF_CALLS)
+            | thread_events(self._identities.cgroup_events, CHANGES_OF_CGROUPS),
         )
         swap = self._buffers.prepare(self._symbols, layouts, recipes, filters, joins, tgid=self._tgid)
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]

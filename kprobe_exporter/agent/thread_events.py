@@ -102,9 +102,17 @@ ENDS_OF_CALLS: Mapping[str, ThreadEvent] = {
 """What a source that joins calls itself takes from the tracepoints about threads."""
 
 
-def thread_events(own: OwnTracepoints) -> dict[int, ThreadEvent]:
+CHANGES_OF_CGROUPS: Mapping[str, ThreadEvent] = {
+    NEW.event: ThreadEvent("placed", ("child",)),
+    MOVE.event: ThreadEvent("moved"),
+    EXEC.event: ThreadEvent("moved", ("old",)),
+}
+"""What a source that adds up by cgroup takes from them. A thread that has exited stays in its cgroup."""
+
+
+def thread_events(own: OwnTracepoints, wanted: Mapping[str, ThreadEvent]) -> dict[int, ThreadEvent]:
     """Return, by layout_id, what a source takes from those that are installed."""
-    return {part.layout.layout_id: ENDS_OF_CALLS[part.event] for part in own.parts}
+    return {part.layout.layout_id: wanted[part.event] for part in own.parts if part.event in wanted}
 
 
 class Identities:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.numbers import (
@@ -30,6 +31,7 @@ from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.values import (
     ABSENT,
     LAYOUT_ID,
+    TIME,
     Batch,
     CgroupOf,
     Exemplar,
@@ -233,12 +235,17 @@ class Aggregator:
             self._expire()
             unparsed = batch.unparsed
             handlers = self._handlers
+            by_thread = sorted(batch.by_thread, key=itemgetter(0), reverse=True)
             for record in batch.records:
+                while by_thread and by_thread[-1][0] < record[TIME]:
+                    self._take_by_thread(*by_thread.pop())
                 handle = handlers.get(record[LAYOUT_ID])
                 if handle is None:
                     unparsed += 1
                 else:
                     handle(record)
+            while by_thread:
+                self._take_by_thread(*by_thread.pop())
             unparsed += self._repeat(batch)
             self._sum_up(
                 {record[LAYOUT_ID] for record in batch.records}
@@ -285,6 +292,11 @@ class Aggregator:
                 for reason, number in (("negative", one.negative), ("unreadable", one.unreadable)):
                     if number:
                         self.lose(reason, number, self._owners.get(one.layout_id))
+
+    def _take_by_thread(self, moment: int, tally: Tally) -> None:
+        """Take the sum of a thread that was in one cgroup, before later events tell of another one."""
+        if (attached := self._attached.get(tally.layout_id)) is not None:
+            attached.takes[tally.feeds](attached.sums.with_cgroups(tally, moment))
 
     def lose(self, reason: str, number: int, probe: str | None = None) -> None:
         """Count lost events that no other counter reports, of this probe if that is known."""

@@ -100,8 +100,6 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
     used = {name for group in groups for name in (*group.keys, group.value)}
     computed = [Where(one.fields, one.condition) for one in layout.computed if one.name in used]
     wheres = [made.residual_filter, *(group.where for group in groups), *computed]
-    if any(group.cgroups for group in groups):
-        return "a thread's cgroup is known only at the event's place in the stream"
     if layout.stack:
         return "a stack belongs to each record"
     if not all(_writable(where, layout) for where in wheres if where):

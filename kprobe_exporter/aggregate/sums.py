@@ -32,7 +32,7 @@ class Sums:
 
     ``add`` takes a record. It looks up the cgroup of a thread that is a label, since the agent knows it only
     at the record's place in the stream, and computes fields. ``repeat`` takes one that stands for several.
-    ``take`` adds up what came since its last call.
+    ``take`` adds up what came since its last call. ``with_cgroups`` looks up the cgroups of a source's sum.
     Equal rows are handled once: a record costs about 0.1 µs for each set of fields that is needed, and a row
     0.5 µs.
     """
@@ -42,6 +42,8 @@ class Sums:
         self._records: list[Record] = []
         self._repeated: list[tuple[Record, int]] = []
         self._passes = passes(layout, recipe.residual_filter) if recipe.residual_filter else None
+        self._cgroup = cgroup
+        self._threads = {group.feeds: group.cgroups for group in recipe.groups}
         threads = sorted({group.keys[index] for group in recipe.groups for index in group.cgroups})
         used = {name for group in recipe.groups for name in (*group.keys, group.value)}
         computed = [one.name for one in layout.computed if one.name in used]
@@ -65,6 +67,15 @@ class Sums:
     def repeat(self, record: Record, number: int) -> None:
         """Add a record that stands for so many equal ones."""
         self._repeated.append(((*record, *[take(record) for take in self._more]), number))
+
+    def with_cgroups(self, tally: Tally, moment: int) -> Tally:
+        """Return a tally whose key names threads with the paths of their cgroups at that moment."""
+        key = [*tally.key]
+        for index in self._threads[tally.feeds]:
+            tid, key[index] = key[index], None
+            if self._cgroup is not None and isinstance(tid, int):
+                key[index] = self._cgroup(tid, moment)
+        return tally._replace(key=tuple(key))
 
     def take(self) -> tuple[int, int, list[Tally | Refused]]:
         """Return the numbers of the records and of those that passed the recipe's filter, and the sums."""

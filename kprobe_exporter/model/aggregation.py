@@ -93,6 +93,11 @@ class Recipe(NamedTuple):
     groups: tuple[Group, ...]
     residual_filter: Where | None = None
 
+    @property
+    def by_cgroup(self) -> bool:
+        """Whether a thread's cgroup is a key, so that the order of the records and of moves matters."""
+        return any(group.cgroups for group in self.groups)
+
 
 class Tally(NamedTuple):
     """The sums over the ``events`` records of one key. Depending on the group, ``sum`` is the sum of their

@@ -15,13 +15,14 @@ class JoinRecipe(NamedTuple):
 
 
 class ThreadEvent(NamedTuple):
-    """A tracepoint about threads, which may end open calls.
+    """A tracepoint about threads, which may end open calls, or change the cgroup of a thread.
 
     ``fields`` names what it tells: of ``started`` the child's id and the flags of clone(), of ``executed``
-    the id that the thread had before. An exit tells no more than its thread.
+    the id that the thread had before. An exit tells no more than its thread. After ``placed``, the child that
+    it names has another cgroup than an earlier thread of that id; after ``moved``, any thread may have.
     """
 
-    kind: Literal["started", "executed", "exited"]
+    kind: Literal["started", "executed", "exited", "placed", "moved"]
     fields: tuple[str, ...] = ()
 
 

@@ -203,7 +203,9 @@ class Batch:
     ``repeated`` are records of layouts with a recipe, each with the number of those that it stands for: they
     are equal in all that the recipe uses.
 
-    ``tallies`` are the sums over the records of layouts with a recipe. ``arrived`` counts these records by
+    ``tallies`` are the sums over the records of layouts with a recipe. Those in ``by_thread`` hold a thread's
+    id where its cgroup is the key, each with the moment of its first record: that was its cgroup for all of
+    the sum. ``arrived`` counts these records by
     layout_id, and those of layouts whose records the source filters; ``passed`` counts those that passed the
     filter, where the agent evaluates it. ``begun`` counts
     the first halves of calls and pairs, by the joined layout's id.
@@ -217,6 +219,7 @@ class Batch:
     records: list[Record] = field(default_factory=list)
     repeated: list[tuple[Record, int]] = field(default_factory=list)
     tallies: list[Tally] = field(default_factory=list)
+    by_thread: list[tuple[int, Tally]] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     arrived: dict[int, int] = field(default_factory=dict)
     passed: dict[int, int] = field(default_factory=dict)

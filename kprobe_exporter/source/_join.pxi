@@ -4,16 +4,16 @@ The classes there explain the rules; tests hold both to the same results.
 """
 
 cdef enum:  # what an event is for the joins
-    NO_PART, BEGIN, END, STARTED, EXECUTED, EXITED
+    NO_PART, BEGIN, END, SINGLE, STARTED, EXECUTED, EXITED, PLACED, MOVED
 
 cdef enum:
     STACK_KEY = 12
 
 cdef struct Part:
     uint8_t role
-    uint32_t slot
+    uint32_t slot  # of a single record, the number of its way
     int32_t way
-    Place first  # the stack pointer, the child's id, or the thread's id before an exec
+    Place first  # the stack pointer, the child's id, or the thread's id before an exec; NOTHING of a move
     Place second  # the flags of clone()
     uint32_t nkeys
     Place* keys
@@ -34,12 +34,13 @@ cdef struct Kind:
     uint64_t passed
     Part part
 
-cdef struct Way:  # the records of a join that begin with one sort of event
+cdef struct Way:  # the records of a join that begin with one sort of event, or single ones that are queued
     int32_t residual_filter
     uint32_t first
     uint32_t tables
     uint64_t arrived
     uint64_t passed
+    bint filtered  # by residual_filter, or a single record before it was queued
 
 
 cdef inline void _stack_key(uint8_t* key, int32_t tid, uint64_t place) noexcept nogil:

@@ -11,7 +11,7 @@ cdef class Joining(Summing):
     cdef uint32_t _nkinds
     cdef uint64_t _unparsed
     cdef object _shapes, _layout_ids, _batch, _gaps
-    cdef Open* _open  # NULL without joins and events about threads
+    cdef Open* _open  # NULL without joins, events about threads, and single records that are queued
     cdef Way* _ways
     cdef uint32_t* _first_ways
     cdef uint32_t _nsingle
@@ -118,6 +118,12 @@ cdef class Joining(Summing):
         rec.cpu, rec.tid, rec.nodes, rec.second, rec.elapsed = cpu, one.tid, self._nodes, NULL, 0
         if part.role == BEGIN:
             return _begin_half(self._open, part, &rec, self._scratch)
+        if part.role == SINGLE:
+            self._ways[part.slot].arrived += 1
+            return self._count(&self._ways[part.slot], &rec)
+        if part.role >= PLACED:
+            self._change_cgroup(part, &rec)
+            return True
         if part.role != END:
             return _thread_event(self._open, part, &rec, self._scratch)
         half = _end_half(self._open, part, &rec, self._scratch)
@@ -128,18 +134,34 @@ cdef class Joining(Summing):
     cdef inline bint _joined(self, Way* way, OpenHalf* half, const Rec* second) noexcept nogil:
         """Add up a joined record, and free its first half; False if there is no memory."""
         cdef bint done = True
-        cdef uint32_t i
         cdef Rec rec
         rec.start, rec.length, rec.time = _half_bytes(half), half.length, half.time
         rec.cpu, rec.tid, rec.nodes = half.cpu, half.tid, self._nodes
         rec.second, rec.elapsed = second, second.time - half.time
         way.arrived += 1
         if way.residual_filter < 0 or _meets(self._nodes, way.residual_filter, &rec) == YES:
-            way.passed += 1
-            for i in range(way.first, way.first + way.tables):
-                done = done and _tally(&self._tables[i], self._nodes, &rec, self._scratch, self._seed)
+            done = self._count(way, &rec)
         free(half)
         return done
+
+    cdef inline bint _count(self, Way* way, const Rec* rec) noexcept nogil:
+        """Add up a record that passes; False if there is no memory."""
+        cdef uint32_t i
+        way.passed += 1
+        for i in range(way.first, way.first + way.tables):
+            if not _tally(&self._tables[i], self._nodes, rec, self._scratch, self._seed):
+                return False
+        return True
+
+    cdef inline void _change_cgroup(self, const Part* part, const Rec* rec) noexcept nogil:
+        """Keep apart what comes before and after an event about cgroups."""
+        cdef Num tid
+        if part.role == MOVED:
+            # An exec is a move if the thread takes over the id of its process's first thread.
+            if not _number(&part.first, rec, &tid) or tid.lo != <uint64_t><int64_t>rec.tid:
+                self._epochs.moves += 1
+        elif _number(&part.first, rec, &tid):
+            self._epochs.placed[tid.lo & (GENERATIONS - 1)] += 1
 
     cdef int _find_queue(self, int cpu) except -1:
         """Find the queue of a CPU, or make it."""
@@ -178,25 +200,28 @@ cdef class Joining(Summing):
             way = &self._ways[i]
             if way.arrived:
                 batch.arrived[layout_id] = batch.arrived.get(layout_id, 0) + way.arrived
-                if way.residual_filter >= 0:
+                if way.filtered:
                     batch.passed[layout_id] = batch.passed.get(layout_id, 0) + way.passed
             way.arrived = way.passed = 0
         for i in range(self._nsingle, self._ntables):
             self._empty(&self._tables[i], i, batch)
         return 0
 
-    cdef int _add_ways(self, nodes, tables, joins, most) except -1:
-        """Append the tables and conditions of joined records, one set for each sort of first half."""
+    cdef int _add_ways(self, nodes, tables, joins, queued, most) except -1:
+        """Append the tables and conditions of joined records, one set for each sort of first half.
+
+        ``queued`` are the recipes of single records that wait for those of other CPUs, by the kind's number.
+        """
         cdef uint32_t slot, at = 0
         cdef Way* way
         shapes = {shape.layout.layout_id: shape for shape in self._shapes}
         self._queue_of, self._orphans = {}, Counter()
         self._join_ids, self._join_identities, self._way_ids = [], [], []
-        if not joins.recipes and not joins.threads:
+        if not joins.recipes and not joins.threads and not queued:
             return 0
         self._open = _new_open(len(joins.recipes), int.from_bytes(os.urandom(8), "little"), most)
         self._first_ways = <uint32_t*>calloc(max(1, len(joins.recipes)), sizeof(uint32_t))
-        ways = sum([len(one.join.begins) for one in joins.recipes.values()])
+        ways = len(queued) + sum([len(one.join.begins) for one in joins.recipes.values()])
         self._ways = <Way*>calloc(max(1, ways), sizeof(Way))
         if self._open == NULL or self._first_ways == NULL or self._ways == NULL:
             raise MemoryError
@@ -216,8 +241,17 @@ cdef class Joining(Summing):
                 shape = Halves(join.layout, first, end)
                 if recipe.residual_filter is not None:
                     way.residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
+                    way.filtered = True
                 way.tables = len(recipe.groups)
                 self._add_tables(nodes, tables, recipe, shape)
+        for number, recipe in queued.items():
+            way = &self._ways[at]
+            way.residual_filter, way.first, way.tables = -1, len(tables), len(recipe.groups)
+            way.filtered = recipe.residual_filter is not None
+            self._kinds[<uint32_t>number].part.role, self._kinds[<uint32_t>number].part.slot = SINGLE, at
+            self._way_ids.append(self._layout_ids[number])
+            self._add_tables(nodes, tables, recipe, self._shapes[number])
+            at += 1
         return 0
 
     cdef int _make_parts(self, joins) except -1:
@@ -242,7 +276,10 @@ cdef class Joining(Summing):
             if layout_id in numbers:
                 number = numbers[layout_id]
                 part = &self._kinds[number].part
-                part.role = {"started": STARTED, "executed": EXECUTED, "exited": EXITED}[event.kind]
+                part.role = {
+                    "started": STARTED, "executed": EXECUTED, "exited": EXITED, "placed": PLACED, "moved": MOVED,
+                }[event.kind]
+                part.first.kind = NOTHING
                 for name, at in zip(event.fields, range(2)):
                     _place_named(self._shapes[number], name, &part.second if at else &part.first)
         return 0

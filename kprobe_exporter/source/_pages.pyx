@@ -121,7 +121,7 @@ cdef class PageParser(Joining):
         self._batch, self._stacked = Batch(), {}
         self._lasts, self._gaps = {}, set()
         self._resolvers, self._owners = [], []
-        recipes, filters = recipes or {}, filters or {}
+        recipes, filters, queued = recipes or {}, filters or {}, {}
         self._tests = [None] * len(self._shapes)  # filters that only Python can evaluate
         nodes, tables = [], []
         self._nkinds = len(self._shapes)
@@ -147,30 +147,34 @@ cdef class PageParser(Joining):
             recipe = recipes.get(shape.layout.layout_id)
             if recipe is None:
                 continue
-            self._kinds[number].tallied = True
             if recipe.residual_filter is not None:
                 self._kinds[number].residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
+            if recipe.by_cgroup:
+                queued[number] = recipe
+                continue
+            self._kinds[number].tallied = True
             self._kinds[number].first = len(tables)
             self._kinds[number].tables = len(recipe.groups)
             self._add_tables(nodes, tables, recipe, shape)
         self._nsingle = len(tables)
         joins = Joins() if joins is None else joins
-        self._add_ways(nodes, tables, joins, most_open or MOST_OPEN)
+        self._add_ways(nodes, tables, joins, queued, most_open or MOST_OPEN)
         self._nodes = <Node*>calloc(max(1, len(nodes)), sizeof(Node))
         self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
         keys = max([len(group.keys) for group, *_ in tables], default=1)
         keys = max(keys, max([len(one.join.key) for one in joins.recipes.values()], default=0))
-        # One more than the keys, for the code of an exponential bucket.
-        self._scratch = <uint8_t*>malloc(<size_t>(keys + 1) * (self._page + 16))
+        # Two more than the keys: the epochs of threads, and the code of an exponential bucket.
+        self._scratch = <uint8_t*>malloc(<size_t>(keys + 2) * (self._page + 16))
         if self._nodes == NULL or self._tables == NULL or self._scratch == NULL:
             raise MemoryError
         self._nnodes, self._ntables = len(nodes), len(tables)
         for i, entry in enumerate(nodes):
             _fill_node(&self._nodes[<uint32_t>i], entry)
         for i, (group, shape, where, roots) in enumerate(tables):
-            _fill_table(&self._tables[<uint32_t>i], group, shape, where, roots)
+            _fill_table(&self._tables[<uint32_t>i], group, shape, where, roots, &self._epochs)
             resolvers = [_resolver(shape, name, names) for name in group.keys]
-            self._resolvers.append(resolvers if group.exponential is None else [*resolvers, None])
+            more = bool(group.cgroups) + (group.exponential is not None)
+            self._resolvers.append([*resolvers, *[None] * more])
         self._make_parts(joins)
 
     def __dealloc__(self):
@@ -398,6 +402,8 @@ cdef class PageParser(Joining):
                 if kind.residual_filter >= 0 and _meets(self._nodes, kind.residual_filter, &rec) != YES:
                     if kind.part.role == BEGIN:  # it is a hit too
                         self._open.slots[kind.part.slot].begun += 1
+                    elif kind.part.role == SINGLE:
+                        self._ways[kind.part.slot].arrived += 1
                 elif not self._enqueue_half(&rec, at):
                     return NO_MEMORY
                 elif kind.part.role >= STARTED and not self._push(start, length, at, time):

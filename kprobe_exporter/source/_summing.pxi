@@ -4,11 +4,12 @@
 cdef class Summing:
     """Holds the tables of all metrics, and the conditions and computed fields of their records."""
 
-    cdef Table* _tables  # first those of single records, then those of joined ones
+    cdef Table* _tables  # first those of single records, then those of joined and queued ones
     cdef uint32_t _ntables
     cdef Node* _nodes
     cdef uint8_t* _scratch
     cdef uint64_t _seed
+    cdef Epochs _epochs
     cdef object _resolvers, _owners
 
     cdef int _add_tables(self, nodes, tables, recipe, shape) except -1:
@@ -44,10 +45,13 @@ cdef class Summing:
                     [table.buckets[<size_t>i * (table.nbounds + 1) + b] for b in range(table.nbounds + 1)]
                 )
             key = self._raw_key(table.arena + cell.key, table, self._resolvers[number])
-            bucket = None
-            if finer is not None:
-                bucket, key = finer.bucket(key[table.nkeys]), key[: table.nkeys]
-            tallies.append(Tally(layout_id, feeds, key, cell.count, _int(cell.sum), cell.time, buckets, bucket))
+            bucket = None if finer is None else finer.bucket(key[len(key) - 1])
+            key = key[: table.nkeys]
+            tally = Tally(layout_id, feeds, key, cell.count, _int(cell.sum), cell.time, buckets, bucket)
+            if table.nthreads:
+                batch.by_thread.append((cell.moment, tally))
+            else:
+                tallies.append(tally)
         table.used, table.arena_used = 0, 0
         memset(table.index, 0, <size_t>table.slots * 4)
 

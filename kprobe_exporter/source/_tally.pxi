@@ -10,12 +10,23 @@ cdef struct Cell:
     uint32_t length
     uint64_t count
     uint64_t time
+    uint64_t moment  # of the first record, if threads' cgroups are keys
     Num sum
+
+cdef enum:
+    GENERATIONS = 4096  # a power of 2
+
+cdef struct Epochs:  # how often the cgroups of threads may have changed
+    uint64_t moves
+    uint64_t[GENERATIONS] placed  # by the lowest bits of the id; two threads may share one
 
 cdef struct Table:
     int32_t where
     uint32_t nkeys
     Place* keys
+    uint32_t nthreads  # the keys that name a thread whose cgroup is meant
+    uint32_t* threads
+    const Epochs* epochs  # NULL if there are none
     bint valued
     bint last
     bint positive
@@ -74,6 +85,24 @@ cdef uint32_t _key(const Table* table, const Rec* rec, uint8_t* out) noexcept no
             out[at] = 0
             at += 1
     return at
+
+
+cdef inline uint64_t _epoch(const Epochs* epochs, uint64_t tid) noexcept nogil:
+    """Return a number that has grown if the thread may have changed its cgroup, or may be another one."""
+    return epochs.moves + epochs.placed[tid & (GENERATIONS - 1)]
+
+
+cdef uint32_t _epoch_key(const Table* table, const Rec* rec, uint8_t* out) noexcept nogil:
+    """Write the epochs of a record's threads as one more key; return its length."""
+    cdef uint64_t epoch = 0
+    cdef uint32_t i
+    cdef Num tid
+    for i in range(table.nthreads):
+        if _number(&table.keys[table.threads[i]], rec, &tid):
+            epoch += _epoch(table.epochs, tid.lo)
+    out[0] = 1
+    memcpy(out + 1, &epoch, 8)
+    return 9
 
 
 cdef uint32_t _code(const Table* table, Num value, uint8_t* out) noexcept nogil:
@@ -185,11 +214,15 @@ cdef bint _tally(
             table.negative += 1
             return True
     length = _key(table, rec, scratch)
+    if table.nthreads:
+        length += _epoch_key(table, rec, scratch + length)
     if table.finer != NULL:
         length += _code(table, value, scratch + length)
     cell = _cell(table, scratch, length, seed)
     if cell == NULL:
         return False
+    if table.nthreads and cell.count == 0:
+        cell.moment = (<const Rec*>rec.second).time if rec.second != NULL else rec.time
     cell.count += 1
     if table.valued:
         if not table.last:
@@ -208,7 +241,7 @@ cdef bint _tally(
     return True
 
 
-cdef int _fill_table(Table* table, group, shape, int where, roots) except -1:
+cdef int _fill_table(Table* table, group, shape, int where, roots, const Epochs* epochs) except -1:
     """Fill in a table for a group, with the places of its fields in these records.
 
     ``roots`` are the numbers of the nodes of computed fields.
@@ -222,6 +255,12 @@ cdef int _fill_table(Table* table, group, shape, int where, roots) except -1:
         raise MemoryError
     for i, name in enumerate(group.keys):
         _place_used(shape, name, roots, &table.keys[i])
+    table.nthreads, table.epochs = len(group.cgroups), epochs
+    table.threads = <uint32_t*>calloc(max(1, table.nthreads), sizeof(uint32_t))
+    if table.threads == NULL:
+        raise MemoryError
+    for i, index in enumerate(group.cgroups):
+        table.threads[i] = index
     if group.value is not None:
         _place_used(shape, group.value, roots, &table.value)
     if group.bounds is not None:
@@ -256,6 +295,7 @@ cdef int _place_used(shape, str name, roots, Place* out) except -1:
 
 cdef void _free_table(Table* table) noexcept:
     free(table.keys)
+    free(table.threads)
     free(table.bounds)
     free(table.finer)
     free(table.index)

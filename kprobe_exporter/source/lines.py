@@ -149,7 +149,9 @@ class LineParser:
             if not more and not one.stack and one.layout_id not in self._filters
         }
         self._walks = {key: Walk.of(one) for key, one in alone.items()}
-        self._repeated = RepeatedLines.of(alone, recipes) if recipes else None
+        # A thread's cgroup is looked up at each record's place in the stream.
+        counted = {key: one for key, one in (recipes or {}).items() if not one.by_cgroup}
+        self._repeated = RepeatedLines.of(alone, counted) if counted else None
         self._others = {key: [*map(Walk.of, same)] for key, same in shared.items() if key not in self._walks}
         self._stacked = {key for key, same in shared.items() if any(layout.stack for layout in same)}
         self._stacks = StackAssembler()

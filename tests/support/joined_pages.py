@@ -4,7 +4,7 @@ What is drawn need not be possible on a real machine: threads may return from ca
 """
 
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,7 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.ended_threads import CLONE_VFORK, CLONE_VM
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import join_recipe, record_filters
+from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.formula_parser import parse_formula
@@ -102,15 +102,28 @@ RUN = shape(42, FIRST_ARGS, FIRST_FIELDS, 28)
 RUN_AGAIN = shape(43, (), (), 12)._replace(id=EXEC.id)
 RUN_ENDED = shape(44, (), (), 8)._replace(id=EXIT.id)
 """Halves that are events about threads too."""
+SINGLE = shape(45, FIRST_ARGS, FIRST_FIELDS, 28)
+PLACED = shape(53, NEW.layout.args, NEW.fields, 24)._replace(id=NEW.id)
+REPLACED = shape(54, EXEC.layout.args, EXEC.fields, 12)._replace(id=EXEC.id)
+MOVE = shape(55, (Arg("leader", "int"),), (Field("signed", 8, 4),), 12)
+MOVES = PLACED, REPLACED, MOVE
+"""Events after which a thread is in another cgroup."""
 EVENTS = {
     50: ThreadEvent("started", ("child", "flags")),
     51: ThreadEvent("executed", ("old",)),
     52: ThreadEvent("exited"),
+    53: ThreadEvent("placed", ("child",)),
+    54: ThreadEvent("moved", ("old",)),
+    55: ThreadEvent("moved"),
 }
 
 
 def condition(text: str) -> Where:
     return where(parse_formula(text))
+
+
+SOME = condition('size >= 0 && name != "bb"')
+"""The filter of the single events."""
 
 
 def computed(name: str, text: str) -> Computed:
@@ -152,7 +165,22 @@ def label(name: str) -> LabelSpec:
     return LabelSpec(name, name)
 
 
-def metrics(number: int) -> ProbeMetrics:
+def label_of_thread(field: str) -> LabelSpec:
+    return LabelSpec(f"of_{field}", field, (("cgroup", lambda path: None if path is None else str(path)),))
+
+
+def by_cgroup(number: int) -> list[MetricSpec]:
+    """Return metrics of every kind with the cgroups of one or two threads as labels."""
+    tid, pid, other = map(label_of_thread, ("tid", "pid", "size"))
+    bounds = (0.0, 2.0, 4.0)
+    return [
+        MetricSpec(f"p{number}_by_pod_total", "counter", "h", None, (tid,), where=condition("size < 2")),
+        MetricSpec(f"p{number}_of_two_total", "counter", "h", None, (other, label("name"), pid)),
+        MetricSpec(f"p{number}_spread", "histogram", "h", "size", (tid, label("tid")), bounds, native=True),
+    ]
+
+
+def metrics(number: int, *, moving: bool = False) -> ProbeMetrics:
     """Return metrics of every kind, with fields of both halves.
 
     A gauge keeps the value of the joined record that began last. Joins with two sorts of first halves have no
@@ -181,6 +209,9 @@ def metrics(number: int) -> ProbeMetrics:
             where=condition("duration > 0.000000005 && size != 2"),
         ),
     )
+    specs += (*by_cgroup(number),) if moving else ()
+    if number == SINGLE.layout.layout_id:
+        return ProbeMetrics(SINGLE.layout.probe, (*by_cgroup(number),), (), None)
     join = JOINS[number]
     if len(join.begins) == 1:
         specs += (MetricSpec(f"p{number}_last", "gauge", "h", "duration", (label("tid"),)),)
@@ -215,17 +246,23 @@ def exited(tid: int) -> bytes:
     return event(52, tid)
 
 
+def moved(leader: int) -> bytes:
+    return event(55, 1, struct.pack("=i", leader))
+
+
 @dataclass
 class Happened:
     """Draws what happens: threads call and return, by depth, and do what no thread can.
 
-    ``ending``: the share of threads that start, execute a program and exit, among 30 events.
+    ``ending``: the share of threads that start, execute a program and exit, among 30 events. ``moving``: that
+    of moves to another cgroup, for which there are single events then.
     """
 
     random: Random
     distance: int
     forks: bool = True
     ending: int = 2
+    moving: int = 0
     stacks: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     cpus: dict[int, int] = field(default_factory=dict)
 
@@ -235,7 +272,8 @@ class Happened:
         tid = random.choice([0, 1, 7, 8, 9, -3])
         if random.random() < 0.2 or tid not in self.cpus:
             self.cpus[tid] = random.randrange(3)
-        number = random.choices([10, 20, 30, 40, 42, 50], [8, 8, 6, 4, 2, self.ending])[0]
+        shares = [8, 8, 6, 4, 2, self.ending, 10 if self.moving else 0, self.moving]
+        number = random.choices([10, 20, 30, 40, 42, 50, 45, 55], shares)[0]
         text = random.choice([b"a", b"bb", b"", b"ccccccccc", b"x" * 130, None])
         size = random.choice([0, 1, 2, -1, 100_000])
         if number in (10, 20):
@@ -246,6 +284,8 @@ class Happened:
             30: [partial(first, one, tid, dev, text, size) for one in (30, 31, 32, 32)],
             40: [lambda: first(40, tid, dev, text, size), lambda: back(41, tid, 0, size, text)],
             42: [partial(first, 42, tid, dev, text, size)],
+            45: [partial(first, 45, tid, dev, text, size)],
+            55: [partial(moved, tid)],
             50: [
                 lambda: started(tid, random.choice([1, 7, 8, 9]), random.choice(flags)),
                 lambda: executed(tid, random.choice([tid, 7, 8])),
@@ -286,9 +326,10 @@ def record(
     ties: float = 0,
     forks: bool = True,
     ending: int = 2,
+    moving: int = 0,
 ) -> Recording:
     """Draw events, and write them to pages of which some are lost."""
-    happened = Happened(random, distance, forks, ending)
+    happened = Happened(random, distance, forks, ending, moving)
     now, rounds = 1000, random.randint(1, 4)
     events: list[tuple[int, int, bytes]] = []
     for _ in range(steps):
@@ -352,21 +393,47 @@ class Fed:
         self.parser.resume_from(before.parser)
 
 
+class Places:
+    """The cgroups of threads: another one after each event about it. Threads of one parity move together."""
+
+    def __init__(self) -> None:
+        self._moves: Counter[int] = Counter()
+        self._began: Counter[int] = Counter()
+
+    def path(self, tid: int, time_ns: int) -> bytes:
+        return b"/%d in its %d. of %d" % (tid, self._began[tid], self._moves[tid % 2])
+
+    def placed(self, record: Record) -> None:
+        self._began[record[VALUES]] += 1
+
+    def replaced(self, record: Record) -> None:
+        self._began[record[TID]] += record[VALUES] != record[TID]
+
+    def moved(self, record: Record) -> None:
+        self._moves[record[VALUES] % 2] += 1
+
+
 ALL = frozenset(JOINS)
 
 
 @dataclass(eq=False)
 class Reading:
-    """A parser, the pairing and the numbers, as agent/pipeline.py wires them."""
+    """A parser, the pairing and the numbers, as agent/pipeline.py wires them.
+
+    With ``moving``, metrics have the cgroups of threads as labels, and there are single events.
+    """
 
     kind: Any
     most: int = 65_536
     filters: Mapping[Layout, Where] = field(default_factory=dict)
     residual: Where | None = None
+    moving: bool = False
     pages: dict[int, deque[bytes]] = field(default_factory=lambda: {cpu: deque[bytes]() for cpu in range(3)})
 
     def __post_init__(self) -> None:
-        self.numbers = Aggregator("ns", SeriesLimits(10_000, 100_000), lambda number: f"E{number}")
+        places = Places()
+        limits = SeriesLimits(10_000, 100_000)
+        self.numbers = Aggregator("ns", limits, lambda number: f"E{number}", places.path)
         self.joins: frozenset[int] = frozenset()
         self.now = 0
         self.halves: list[Record] = []
@@ -378,8 +445,14 @@ class Reading:
         )
         self.pairing.follow(EXEC.layout, lambda one: threads.executed(one[VALUES], one[TID]))
         self.pairing.follow(EXIT.layout, lambda one: threads.exited(one[TID], one[TIME]))
+        handlers = (places.placed, places.replaced, places.moved)
+        for moves, handle in zip(MOVES, handlers, strict=True) if self.moving else ():
+            self.numbers.watch(moves.layout.layout_id, handle)
+        if self.moving:
+            self.numbers.declare(metrics(SINGLE.layout.layout_id))
+            self.numbers.attach(SINGLE.layout, count_hits=True, residual_filter=SOME)
         for number, one in JOINS.items():
-            self.numbers.declare(metrics(number))
+            self.numbers.declare(metrics(number, moving=self.moving))
             self.numbers.attach(one.layout, count_hits=True, residual_filter=self.residual, joined=True)
         self.parser = self._parser(ALL)
         self.pipe = BinaryPipe(
@@ -394,13 +467,16 @@ class Reading:
             mine = {
                 one.layout: self.filters[one.layout] for one in HALVES[number] if one.layout in self.filters
             }
-            made = join_recipe(JOINS[number], metrics(number), self.residual, mine)
+            fed = metrics(number, moving=self.moving)
+            made = join_recipe(JOINS[number], fed, self.residual, mine)
             assert not isinstance(made, str), made
             recipes[number] = made
         more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}
+        singles = (SINGLE, *MOVES) if self.moving else ()
+        single = {one.id: source_recipe(one.layout, metrics(one.id), SOME) for one in singles[:1]}
         parser = self.kind(
-            GEOMETRY, [*THREADS, *shapes], Names(), None, True, {}, record_filters([self.filters]),
-            Joins(recipes, EVENTS), **more,
+            GEOMETRY, [*THREADS, *shapes, *singles], Names(), None, True, single,
+            record_filters([self.filters]), Joins(recipes, EVENTS), **more,
         )  # fmt: skip
         return Fed(parser, self.pages)
 

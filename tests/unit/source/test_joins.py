@@ -107,6 +107,24 @@ def test_a_reset_drops_what_is_open(random: Random, steps: int, join: int) -> No
     check(random, record(random, steps, 8, 0, ties=0.2, ending=6), lambda one, number: one.reset(join))
 
 
+@given(RANDOM, STEPS, st.sampled_from([0, 0.1]), st.integers(1, 5))
+@DRAWN
+def test_the_cgroups_of_threads_are_those_of_the_moment(
+    random: Random, steps: int, losing: float, moving: int
+) -> None:
+    """Without ties: of two events at the same time on different CPUs, either may be the first."""
+    check(random, record(random, steps, 8, losing, ending=6, moving=moving), moving=True)
+
+
+@given(RANDOM, STEPS, st.lists(st.sets(st.sampled_from(sorted(ALL))), min_size=4, max_size=4))
+@DRAWN
+def test_single_events_that_wait_stay_at_a_reload(
+    random: Random, steps: int, joins: list[set[int]]
+) -> None:
+    recording = record(random, steps, 8, 0.05, ending=6, moving=3)
+    check(random, recording, lambda one, number: one.switch(frozenset(joins[number])), moving=True)
+
+
 def test_what_is_drawn_is_joined_in_every_way() -> None:
     """The tests above compare something: calls, pairs by a key and by thread, unpaired and open halves."""
     model, walk = both_ways(record(Random(1), 2000, 8, 0.02), lambda one, number: None)
