@@ -1,11 +1,15 @@
-"""The part of the page parser that joins halves."""
+"""The part of the page parser that joins halves, and takes single records in the order of time."""
 
 cdef uint64_t MOST_QUEUED = 1 << 18
 """Halves that may wait for those of other CPUs. Beyond it, halves may be joined out of order."""
 
 
 cdef class Joining(Summing):
-    """Joins the halves of calls and pairs that the parser queues, and adds up what they become."""
+    """Joins the halves of calls and pairs that the parser queues, and adds up what they become.
+
+    Single records with the cgroup of a thread as a label are queued too: where the thread was then is known
+    only in the order of time.
+    """
 
     cdef Kind* _kinds
     cdef uint32_t _nkinds
@@ -277,7 +281,8 @@ cdef class Joining(Summing):
                 number = numbers[layout_id]
                 part = &self._kinds[number].part
                 part.role = {
-                    "started": STARTED, "executed": EXECUTED, "exited": EXITED, "placed": PLACED, "moved": MOVED,
+                    "started": STARTED, "executed": EXECUTED, "exited": EXITED,
+                    "placed": PLACED, "moved": MOVED,
                 }[event.kind]
                 part.first.kind = NOTHING
                 for name, at in zip(event.fields, range(2)):

@@ -1,4 +1,7 @@
-"""The halves of calls and pairs that were read and not joined yet: a queue for each CPU, merged by time."""
+"""What was read and waits for earlier events of other CPUs: a queue for each CPU, merged by time.
+
+These are the halves of calls and pairs, single records by cgroup, and events about threads.
+"""
 
 cdef enum:  # instead of a kind, where the layout was removed meanwhile
     REMOVED_HALF = -1

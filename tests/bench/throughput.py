@@ -13,7 +13,8 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import join_recipe, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.values import Config, Settings
+from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import Joins
@@ -64,6 +65,9 @@ probes:
 """
 """Each call is two events, and has a duration."""
 
+OF_CGROUP = "{cpu: cpu, cgroup: {field: tid, decode: cgroup}, errno:"
+"""The labels of the same, and the cgroup of the thread."""
+
 # Two fields are cut out and counted by, as perf-tools do.
 AWK = "{ count[$2, $NF]++ } END { for (key in count) sum += count[key]; print sum }"
 
@@ -90,6 +94,8 @@ COMPUTED = "pages in memory, an expression over two fields"
 NATIVE = "pages in memory, one field as a value of a native histogram, too"
 FLOOR, WALK = "the floor: raw pages, thrown away", "the walk alone: every event seen and counted"
 JOINED = "calls joined, binary: two events each"
+BY_CGROUP = "pipeline, binary, by the thread's cgroup, too"
+JOINED_BY_CGROUP = "calls joined, binary, by the thread's cgroup, too"
 
 Consumer = Callable[[Full], float]
 """Reads all events and tells the seconds that it took."""
@@ -121,6 +127,7 @@ def table() -> Table:
         (
             "The pipeline is the agent's, on one thread: read, parse, count by two labels (CPU, errno), and"
             " add to a configured histogram and to that of return values.",
+            "*By the thread's cgroup*: all are of one thread here. A round of an agent looks each thread up once.",
             "The floor copies the pages of trace_pipe_raw and looks at nothing.",
             "Pages in memory are walked and summed into a histogram; that takes no kernel and no aggregator.",
             "awk (mawk) counts by two fields of each line, the CPU and the value, and that is all.",
@@ -183,9 +190,7 @@ def _pipeline(full: Full) -> float:
     """What agent/agent.py wires, on the calling thread."""
     settings, probe = full.config.settings, full.probe
     layout, residual_filter = probe.installed.layout, probe.installed.spec.residual_filter
-    aggregator = Aggregator(
-        settings.namespace, SeriesLimits(settings.max_series, settings.max_series_total), name_of
-    )
+    aggregator = _aggregator(settings)
     aggregator.declare(probe.metrics)
     aggregator.attach(layout, residual_filter=residual_filter)
     seconds = _emptied(full, source_recipe(layout, probe.metrics, residual_filter), aggregator.consume)
@@ -201,9 +206,7 @@ def _calls(full: Full) -> float:
     made = join_recipe(join, metrics, attached.residual_filter, attached.part_filters)
     assert not isinstance(made, str), made
     pairing = Pairing([join])
-    aggregator = Aggregator(
-        settings.namespace, SeriesLimits(settings.max_series, settings.max_series_total), name_of
-    )
+    aggregator = _aggregator(settings)
     aggregator.declare(metrics)
     aggregator.attach(join.layout, joined=True)
 
@@ -215,6 +218,11 @@ def _calls(full: Full) -> float:
     assert pairing.open == 0, "the halves were delivered instead of joined"
     _check(2 * numbers.events["seek"] + numbers.lost.get("unpaired", 0))
     return seconds
+
+
+def _aggregator(settings: Settings) -> Aggregator:
+    limits = SeriesLimits(settings.max_series, settings.max_series_total)
+    return Aggregator(settings.namespace, limits, name_of, Cgroups().path)
 
 
 def _python(full: Full) -> float:
@@ -294,6 +302,8 @@ CONSUMERS: Mapping[str, tuple[str, Consumer, str]] = {
     "pipeline, binary": ("binary", _pipeline, CONFIG),
     "pipeline, binary, not compiled": ("binary", _python, CONFIG),
     JOINED: ("binary", _calls, CALLS),
+    BY_CGROUP: ("binary", _pipeline, CONFIG.replace("{cpu: cpu, errno:", OF_CGROUP)),
+    JOINED_BY_CGROUP: ("binary", _calls, CALLS.replace("{cpu: cpu, errno:", OF_CGROUP)),
     WALK: ("binary", _walk, CONFIG),
     FLOOR: ("binary", _floor, CONFIG),
     "cat trace_pipe, then awk": ("text", _awk, CONFIG),
