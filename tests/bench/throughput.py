@@ -127,7 +127,7 @@ def table() -> Table:
         (
             "The pipeline is the agent's, on one thread: read, parse, count by two labels (CPU, errno), and"
             " add to a configured histogram and to that of return values.",
-            "*By the thread's cgroup*: all are of one thread here. A round of an agent looks each thread up once.",
+            "*By the thread's cgroup*: all are of one thread here; each is looked up once a round.",
             "The floor copies the pages of trace_pipe_raw and looks at nothing.",
             "Pages in memory are walked and summed into a histogram; that takes no kernel and no aggregator.",
             "awk (mawk) counts by two fields of each line, the CPU and the value, and that is all.",

@@ -118,9 +118,7 @@ def test_the_cgroups_of_threads_are_those_of_the_moment(
 
 @given(RANDOM, STEPS, st.lists(st.sets(st.sampled_from(sorted(ALL))), min_size=4, max_size=4))
 @DRAWN
-def test_single_events_that_wait_stay_at_a_reload(
-    random: Random, steps: int, joins: list[set[int]]
-) -> None:
+def test_single_events_that_wait_stay_at_a_reload(random: Random, steps: int, joins: list[set[int]]) -> None:
     recording = record(random, steps, 8, 0.05, ending=6, moving=3)
     check(random, recording, lambda one, number: one.switch(frozenset(joins[number])), moving=True)
 
