@@ -1,5 +1,6 @@
 """sandbox: what a container lacks is found from /proc and /sys alone, each time with a fix."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,13 @@ def test_another_user_namespace(tmp_path: Path, uid_map: str, state: str, outsid
 @pytest.mark.parametrize("links", [{"proc/1/ns/net": ""}, {"proc/self/ns/pid": "pid:[4026532000]"}])
 def test_a_network_that_nothing_can_be_compared_with(tmp_path: Path, links: dict[str, str]) -> None:
     assert look(tmp_path, links)["net_namespace"].state == "unknown"
+
+
+def test_a_link_that_must_not_be_read_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Linux 5.10, without CAP_SYS_PTRACE."""
+    read = os.readlink
+    monkeypatch.setattr(os, "readlink", lambda path: "" if "/1/" in str(path) else read(path))
+    assert look(tmp_path, {})["net_namespace"].state == "unknown"
 
 
 def test_without_proc(tmp_path: Path) -> None:
