@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal
 
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import getter, passes
+from kprobe_exporter.aggregate.recipes import choice, getter, passes
 from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import Channel, SignalCounts, short_turns
@@ -23,6 +23,7 @@ from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model.aggregation import Choice
 from kprobe_exporter.model.values import LAYOUT_ID, TIME, Batch, Emission, Exemplar, Family, Record, Snapshot
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.probing.attach import Attached
@@ -84,18 +85,39 @@ class OtlpExport:
         self._left = FLUSH
         self._selector = Selector(self._put, self._drop, otlp.max_per_second, identity=identity)
 
-    def add(self, attached: Attached, export: Export, pairing: Pairing) -> None:
-        """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order."""
+    @staticmethod
+    def choice(attached: Attached, export: Export) -> Choice | None:
+        """Return how the source can choose what is exported, None if each record is needed.
+
+        A call that is a span may be needed for what lies in it, although its filter rejects it; that is known
+        when it has ended. A pair by a key other than the thread lies in nothing, and nothing in it.
+        """
+        join = attached.joined
+        if export.signal == "span" and (join is None or join.by == "stack" or join.key == ("tid",)):
+            return None
+        only = None if export.where is None else where(parse_formula(export.where))
+        return choice(attached.layout, only, export.sample if export.signal == "log" else 1.0)
+
+    def add(self, attached: Attached, export: Export, pairing: Pairing, *, chosen: bool = False) -> None:
+        """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order.
+
+        ``chosen``: the source joins them, and delivers only those of `choice`.
+        """
         layout = attached.layout
         on_record = self._selector.on_record(
             layout,
             export.signal,
-            export.sample,
+            1.0 if chosen and export.signal == "log" else export.sample,
             export.max_per_second,
-            _passes(attached, export),
+            None if chosen else _passes(attached, export),
             attached.joined,
+            chosen=chosen,
         )
-        if attached.joined is not None:
+        if chosen:
+            pairing.watch(layout, on_record)
+            if attached.joined is not None:
+                pairing.add(attached.joined)
+        elif attached.joined is not None:
             called = attached.spec.kind == Kind.SYSCALL
             pairing.add(attached.joined, ended=on_record, system_call=called)
         else:
@@ -116,8 +138,7 @@ class OtlpExport:
         layout, join = attached.layout, attached.joined
         if join is not None:
             pairing.remove(join)
-        else:
-            pairing.unwatch(layout)
+        pairing.unwatch(layout)
         self._selector.forget(layout, join)
         self._removed[layout.layout_id] = None
         for layout_id in list(self._removed)[:-MOST_REMOVED]:

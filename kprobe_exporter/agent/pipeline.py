@@ -16,6 +16,7 @@ from kprobe_exporter.agent.thread_events import (
     thread_events,
 )
 from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
@@ -39,7 +40,8 @@ log = logging.getLogger(__name__)
 class _Flow(NamedTuple):
     """How the events of one probe flow now: ``recipe`` and ``join`` are what the source does of it.
 
-    ``counts`` is where the stacks of its records are counted.
+    ``counts`` is where the stacks of its records are counted. ``chosen``: what is exported of it, the source
+    chooses; it adds up all.
     """
 
     attached: Attached
@@ -47,6 +49,7 @@ class _Flow(NamedTuple):
     join: JoinRecipe | None
     export: Export | None
     counts: StackCounts | None
+    chosen: bool = False
 
 
 @dataclass(eq=False)
@@ -102,6 +105,11 @@ class Pipeline:
         if threads:
             self._identities.cgroups.lost()
         self.consume(Batch())
+
+    def sums(self, probe: ProbeState, attached: Attached) -> bool:
+        """Return whether the source adds up these records also where it delivers them."""
+        flow = self._flow(probe, attached)
+        return flow is not None and flow.chosen
 
     def prepare(self, probes: Iterable[Probe]) -> None:
         """Prepare what these probes need, so that no event has to wait for it.
@@ -160,7 +168,7 @@ class Pipeline:
                     self._pairing.remove(flow.attached.joined)
             for flow in added:
                 if self._otlp is not None and flow.export is not None:
-                    self._otlp.add(flow.attached, flow.export, self._pairing)
+                    self._otlp.add(flow.attached, flow.export, self._pairing, chosen=flow.chosen)
                 elif flow.attached.joined is not None:
                     self._pairing.add(flow.attached.joined)
                 if flow.counts is not None:
@@ -188,16 +196,28 @@ class Pipeline:
         before = self._flows.get(attached.layout.layout_id)
         if before is not None and before.attached is attached:
             return before
-        export = probe.plan.probe.export if self._otlp is not None else None
+        export = probe.plan.probe.export
         by_kernel = isinstance(attached.spec, ProbeSpec) and attached.spec.stack_table is not None
         counts = None if by_kernel else self._stacks.of(probe.name)
-        if export is not None:
-            return _Flow(attached, None, None, export, counts)
+        each = _Flow(attached, None, None, export if self._otlp is not None else None, counts)
+        return self._summed(probe, each)
+
+    def _summed(self, probe: ProbeState, each: _Flow) -> _Flow:
+        """Return the flow with what the source does, if it need not deliver each event."""
+        attached, export, choice = each.attached, each.export, None
+        if self._otlp is not None and export is not None:
+            choice = self._otlp.choice(attached, export) if self._buffers.adds_up else None
+            if choice is None:
+                return each
         metrics, only = probe.plan.metrics, attached.residual_filter
         if attached.joined is None:
-            return _Flow(attached, source_recipe(attached.layout, metrics, only), None, None, counts)
+            made = source_recipe(attached.layout, metrics, only)
+            recipe = None if made is None else made._replace(choice=choice)
+            return each._replace(recipe=recipe, chosen=recipe is not None and choice is not None)
         join = join_recipe(attached.joined, metrics, only, attached.part_filters)
         if isinstance(join, str):
             log.debug("%s: its events are joined one by one: %s", attached.layout.probe, join)
-            return _Flow(attached, None, None, None, counts)
-        return _Flow(attached, None, join, None, counts)
+            return each
+        made = join.recipe._replace(choice=choice)
+        join = JoinRecipe(join.join, made, joined_record(attached.joined))
+        return each._replace(join=join, chosen=choice is not None)

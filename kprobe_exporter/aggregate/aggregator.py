@@ -149,12 +149,14 @@ class Aggregator:
         residual_filter: Where | None = None,
         tables: Sequence[HistTable] = (),
         joined: bool = False,
+        summed: bool = False,
     ) -> None:
         """Prepare for the events of an installed probe that was declared, or for its hist ``tables``.
 
         ``count_hits``: the kernel does not count the hits, so each event that arrives is one. With a
         ``residual_filter``, an event that does not pass is a hit, but not an event. ``joined``: the hits are
-        the first events of a call or a pair, of which only the number arrives here.
+        the first events of a call or a pair, of which only the number arrives here. ``summed``: the records
+        that arrive are in the source's sums as well, and are not counted.
         """
         with self._lock:
             probe = self._probes[layout.probe]
@@ -168,7 +170,7 @@ class Aggregator:
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None
             self._attached[layout.layout_id] = _Attached(layout.probe, sums, takes, deltas, filtered, joined)
-            self._handlers[layout.layout_id] = sums.add
+            self._handlers[layout.layout_id] = _pass_over if summed else sums.add
             self._owners[layout.layout_id] = layout.probe
             if len(self._owners) > MOST_OWNERS + len(self._attached):  # the oldest goes
                 del self._owners[next(one for one in self._owners if one not in self._attached)]
@@ -418,6 +420,10 @@ class Aggregator:
                 metric.series.expire()
                 if are_reached:
                     metric.series.forget(IDLE)
+
+
+def _pass_over(record: Record) -> None:
+    """Count nothing."""
 
 
 def _for_layout(take: Take, spec: MetricSpec, layout: Layout) -> Take:

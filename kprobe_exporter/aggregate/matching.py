@@ -134,7 +134,7 @@ def of_half(join: Join, layout: Layout) -> Of:
 def joiner(join: Join, opened: OpenCalls) -> Make:
     """Return the function that joins two halves, or counts both as unpaired if the pair is in doubt."""
     layout_id = join.layout.layout_id
-    picks = {begin.layout_id: _picker(join, begin) for begin in join.begins}
+    joined = joined_record(join)
 
     def make(first: Record, second: Record) -> Record | None:
         begun, now = first[TIME], second[TIME]
@@ -143,7 +143,18 @@ def joiner(join: Join, opened: OpenCalls) -> Make:
         if begun < opened.broken_until or begun > now:
             opened.unpaired[layout_id] += 2
             return None
-        return picks[first[LAYOUT_ID]]((*first, *second, layout_id, now - begun, None))
+        return joined(first, second)
+
+    return make
+
+
+def joined_record(join: Join) -> Callable[[Record, Record], Record]:
+    """Return the function that makes the joined record of two halves that belong together."""
+    layout_id = join.layout.layout_id
+    picks = {begin.layout_id: _picker(join, begin) for begin in join.begins}
+
+    def make(first: Record, second: Record) -> Record:
+        return picks[first[LAYOUT_ID]]((*first, *second, layout_id, second[TIME] - first[TIME], None))
 
     return make
 

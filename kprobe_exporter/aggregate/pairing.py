@@ -51,6 +51,7 @@ class Pairing:
         self.threads = EndedThreads(self._opened)
         self._takes: dict[int, Take] = {}
         self._begun_by: dict[int, ByStack | ByKey] = {}
+        self._ends: set[int] = set()
         self._ways: dict[int, ByStack | ByKey] = {}
         for join in joins:
             self.add(join)
@@ -86,6 +87,7 @@ class Pairing:
                 )
         self._takes |= takes
         self._begun_by |= {begin.layout_id: way for begin in join.begins}
+        self._ends.add(join.end.layout_id)
         self._ways[join.layout.layout_id] = way
 
     def tell(self, join: Join, told: Callable[[Record, Record], None]) -> None:
@@ -130,6 +132,7 @@ class Pairing:
         self.reset(join)
         self.threads.remove(join)
         self._ways.pop(join.layout.layout_id, None)
+        self._ends.discard(join.end.layout_id)
         for layout in (*join.begins, join.end):
             self.unwatch(layout)
             self._begun_by.pop(layout.layout_id, None)
@@ -167,7 +170,7 @@ class Pairing:
 
     def _take_filtered(self, batch: Batch) -> None:
         """Count the first halves that the source has turned away as begun: they are hits too."""
-        for layout_id in batch.arrived.keys() & self._takes.keys():
+        for layout_id in batch.arrived.keys() & (self._begun_by.keys() | self._ends):
             turned_away = batch.arrived.pop(layout_id) - batch.passed.pop(layout_id)
             if (way := self._begun_by.get(layout_id)) is not None:
                 way.begun += turned_away

@@ -11,6 +11,7 @@ from kprobe_exporter.model.aggregation import (
     DURATIONS,
     RETURN_ERRORS,
     RETURN_VALUES,
+    Choice,
     Group,
     Recipe,
     RecordFilter,
@@ -86,6 +87,11 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
         finer = exponential(1e-9) if metrics.native else None
         groups.append(Group(DURATIONS, value="duration", bounds=bounds, exponential=finer))
     return Recipe(tuple(groups), residual_filter)
+
+
+def choice(layout: Layout, where: Where | None, share: float) -> Choice | None:
+    """Return how the source can choose these records; None if it has to deliver each."""
+    return Choice(where, share) if where is None or _writable(where, layout) else None
 
 
 def source_recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None) -> Recipe | None:

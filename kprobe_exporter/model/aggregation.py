@@ -87,11 +87,23 @@ class Group(NamedTuple):
     exponential: Exponential | None = None
 
 
+class Choice(NamedTuple):
+    """Which of the records are delivered too, although they are added up: ``share``, above 0 and up to 1, of
+    those that meet ``where``. The order of the others does not matter to who gets them."""
+
+    where: Where | None = None
+    share: float = 1.0
+
+
 class Recipe(NamedTuple):
-    """Everything to add up from a layout's records. The agent, not the kernel, tests ``residual_filter``."""
+    """Everything to add up from a layout's records. The agent, not the kernel, tests ``residual_filter``.
+
+    With a ``choice``, some of the records that pass it are delivered as well.
+    """
 
     groups: tuple[Group, ...]
     residual_filter: Where | None = None
+    choice: Choice | None = None
 
     @property
     def by_cgroup(self) -> bool:

@@ -1,17 +1,21 @@
 """What a source needs to join calls and pairs itself, as data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.values import Join
+from kprobe_exporter.model.values import Join, Record
 
 
 class JoinRecipe(NamedTuple):
-    """A join, and everything to add up from its joined records."""
+    """A join, and everything to add up from its joined records.
+
+    ``make`` makes the joined record of two halves that belong together, for the recipe's choice.
+    """
 
     join: Join
     recipe: Recipe
+    make: Callable[[Record, Record], Record] | None = None
 
 
 class ThreadEvent(NamedTuple):

@@ -161,6 +161,11 @@ class BufferReader:
         budget = 2 + 2 * buffer_kib * 1024 // page
         self.pipe = self._pages = BinaryPipe(instance.open_raw(), empty_parser, deliver, budget, page)
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether recipes and joins are followed, and choices made. If not, all records are delivered."""
+        return self._pages is not None and page_parser().compiled
+
     def prepare(
         self,
         symbols: Symbols,

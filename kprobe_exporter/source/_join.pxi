@@ -9,6 +9,18 @@ cdef enum:  # what an event is for the joins
 cdef enum:
     STACK_KEY = 12
 
+cdef struct Chooser:  # which records are delivered, though they are added up
+    bint chooses
+    int32_t where  # -1 for all
+    uint64_t share  # of 2 ** 64 - 1
+
+cdef struct Chosen:  # a joined record to be delivered: the bytes of both halves follow
+    uint32_t way
+    int32_t[2] kinds
+    int32_t[2] cpus
+    uint32_t[2] lengths
+    uint64_t[2] times
+
 cdef struct Part:
     uint8_t role
     uint32_t slot  # of a single record, the number of its way
@@ -32,6 +44,7 @@ cdef struct Kind:
     uint32_t tables
     uint64_t arrived
     uint64_t passed
+    Chooser chooser
     Part part
 
 cdef struct Way:  # the records of a join that begin with one sort of event, or single ones that are queued
@@ -41,6 +54,8 @@ cdef struct Way:  # the records of a join that begin with one sort of event, or 
     uint64_t arrived
     uint64_t passed
     bint filtered  # by residual_filter, or a single record before it was queued
+    Chooser chooser
+    int32_t[2] kinds  # of the halves of a joined record
 
 
 cdef inline void _stack_key(uint8_t* key, int32_t tid, uint64_t place) noexcept nogil:

@@ -4,17 +4,15 @@ cdef uint64_t MOST_QUEUED = 1 << 18
 """Halves that may wait for those of other CPUs. Beyond it, halves may be joined out of order."""
 
 
-cdef class Joining(Summing):
+cdef class Joining(Recording):
     """Joins the halves of calls and pairs that the parser queues, and adds up what they become.
 
     Single records with the cgroup of a thread as a label are queued too: where the thread was then is known
     only in the order of time.
     """
 
-    cdef Kind* _kinds
-    cdef uint32_t _nkinds
     cdef uint64_t _unparsed
-    cdef object _shapes, _layout_ids, _batch, _gaps
+    cdef object _shapes, _batch, _gaps
     cdef Open* _open  # NULL without joins, events about threads, and single records that are queued
     cdef Way* _ways
     cdef uint32_t* _first_ways
@@ -23,7 +21,10 @@ cdef class Joining(Summing):
     cdef uint32_t* _heap
     cdef uint32_t _nqueues, _queue_at
     cdef uint64_t _queued, _joined_queued, _arrivals
-    cdef object _queue_of, _join_ids, _join_identities, _way_ids, _orphans
+    cdef uint8_t* _chosen_bytes
+    cdef size_t _chosen_room, _chosen_used
+    cdef uint64_t _nchosen
+    cdef object _queue_of, _join_ids, _join_identities, _way_ids, _makes, _orphans
 
     def join(self, batch, until=None):
         """Join the halves that were read, up to the moment ``until``; all of them if it is None.
@@ -145,8 +146,54 @@ cdef class Joining(Summing):
         way.arrived += 1
         if way.residual_filter < 0 or _meets(self._nodes, way.residual_filter, &rec) == YES:
             done = self._count(way, &rec)
+            if way.chooser.chooses and self._chosen(&way.chooser, &rec):
+                done = done and self._keep(way, &rec)
         free(half)
         return done
+
+    cdef bint _keep(self, const Way* way, const Rec* rec) noexcept nogil:
+        """Keep a joined record to be delivered; False if there is no memory."""
+        cdef const Rec* second = <const Rec*>rec.second
+        cdef size_t size = sizeof(Chosen) + (<size_t>rec.length + second.length + 7 & ~<size_t>7), room
+        cdef uint8_t* bytes
+        cdef Chosen* one
+        if self._chosen_used + size > self._chosen_room:
+            room = 2 * self._chosen_room + size + 4096
+            bytes = <uint8_t*>realloc(self._chosen_bytes, room)
+            if bytes == NULL:
+                return False
+            self._chosen_bytes, self._chosen_room = bytes, room
+        bytes = self._chosen_bytes + self._chosen_used
+        one = <Chosen*>bytes
+        one.way, one.kinds = <uint32_t>(way - self._ways), way.kinds
+        one.cpus[0], one.lengths[0], one.times[0] = rec.cpu, rec.length, rec.time
+        one.cpus[1], one.lengths[1], one.times[1] = second.cpu, second.length, second.time
+        bytes += sizeof(Chosen)
+        memcpy(bytes, rec.start, rec.length)
+        memcpy(bytes + rec.length, second.start, second.length)
+        self._chosen_used += size
+        self._nchosen += 1
+        return True
+
+    cdef int _deliver_chosen(self, batch) except -1:
+        """Move the chosen joined records to the batch, as records."""
+        cdef size_t at = 0
+        cdef const Chosen* one
+        cdef const uint8_t* bytes
+        cdef Pending first, second
+        while at < self._chosen_used:
+            one = <const Chosen*>(self._chosen_bytes + at)
+            bytes = <const uint8_t*>one + sizeof(Chosen)
+            first = Pending(bytes, one.lengths[0], one.kinds[0], one.times[0])
+            second = Pending(bytes + one.lengths[0], one.lengths[1], one.kinds[1], one.times[1])
+            make = self._makes[one.way]
+            batch.records.append(make(self._record(&first, one.cpus[0]), self._record(&second, one.cpus[1])))
+            at += sizeof(Chosen) + (<size_t>one.lengths[0] + one.lengths[1] + 7 & ~<size_t>7)
+        self._chosen_used = self._nchosen = 0
+        if self._chosen_room > KEPT_ROOM:
+            free(self._chosen_bytes)
+            self._chosen_bytes, self._chosen_room = NULL, 0
+        return 0
 
     cdef inline bint _count(self, Way* way, const Rec* rec) noexcept nogil:
         """Add up a record that passes; False if there is no memory."""
@@ -209,6 +256,7 @@ cdef class Joining(Summing):
             way.arrived = way.passed = 0
         for i in range(self._nsingle, self._ntables):
             self._empty(&self._tables[i], i, batch)
+        self._deliver_chosen(batch)
         return 0
 
     cdef int _add_ways(self, nodes, tables, joins, queued, most) except -1:
@@ -220,7 +268,7 @@ cdef class Joining(Summing):
         cdef Way* way
         shapes = {shape.layout.layout_id: shape for shape in self._shapes}
         self._queue_of, self._orphans = {}, Counter()
-        self._join_ids, self._join_identities, self._way_ids = [], [], []
+        self._join_ids, self._join_identities, self._way_ids, self._makes = [], [], [], []
         if not joins.recipes and not joins.threads and not queued:
             return 0
         self._open = _new_open(len(joins.recipes), int.from_bytes(os.urandom(8), "little"), most)
@@ -229,7 +277,8 @@ cdef class Joining(Summing):
         self._ways = <Way*>calloc(max(1, ways), sizeof(Way))
         if self._open == NULL or self._first_ways == NULL or self._ways == NULL:
             raise MemoryError
-        for slot, (join, recipe) in enumerate(joins.recipes.values()):
+        numbers = {layout_id: number for number, layout_id in enumerate(self._layout_ids)}
+        for slot, (join, recipe, make) in enumerate(joins.recipes.values()):
             self._first_ways[slot] = at
             halves = [shapes.get(layout.layout_id) for layout in (*join.begins, join.end)]
             self._join_ids.append(join.layout.layout_id)
@@ -239,6 +288,7 @@ cdef class Joining(Summing):
                 way = &self._ways[at]
                 way.residual_filter, way.first = -1, len(tables)
                 self._way_ids.append(join.layout.layout_id)
+                self._makes.append(make)
                 at += 1
                 if first is None or end is None:
                     continue  # such a record does not come
@@ -246,6 +296,8 @@ cdef class Joining(Summing):
                 if recipe.residual_filter is not None:
                     way.residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
                     way.filtered = True
+                way.kinds = [numbers[one.layout.layout_id] for one in (first, end)]
+                self._make_chooser(nodes, recipe, shape, &way.chooser)
                 way.tables = len(recipe.groups)
                 self._add_tables(nodes, tables, recipe, shape)
         for number, recipe in queued.items():

@@ -63,13 +63,8 @@ include "_join.pxi"
 include "_ended.pxi"
 include "_queue.pxi"
 include "_summing.pxi"
+include "_recording.pxi"
 include "_joining.pxi"
-
-cdef struct Pending:
-    const uint8_t* start
-    uint32_t length
-    int32_t kind
-    uint64_t time
 
 cdef struct Between:
     uint64_t start
@@ -104,7 +99,7 @@ cdef class PageParser(Joining):
     cdef int32_t _stack_id
     cdef uint32_t _stack_offset
     cdef readonly uint64_t time
-    cdef object _readers, _names, _stacked, _wants_tgid, _lasts, _tests
+    cdef object _stacked, _lasts, _tests
 
     def __cinit__(
         self, geometry, shapes, names, stacks=None, tgid=False, recipes=None, filters=None, joins=None, most_open=None
@@ -112,6 +107,7 @@ cdef class PageParser(Joining):
         self._commit, self._commit_size, self._data, self._page = geometry
         self._low = self._commit if LITTLE else self._commit + self._commit_size - 4
         self._seed = int.from_bytes(os.urandom(8), "little")
+        self._random = int.from_bytes(os.urandom(8), "little") | 1
         self._stack_id = stacks.id if stacks else -1
         self._stack_offset = stacks.offset if stacks else 0
         self._shapes = list(shapes)
@@ -149,6 +145,7 @@ cdef class PageParser(Joining):
                 continue
             if recipe.residual_filter is not None:
                 self._kinds[number].residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
+            self._make_chooser(nodes, recipe, shape, &self._kinds[number].chooser)
             if recipe.by_cgroup:
                 queued[number] = recipe
                 continue
@@ -190,6 +187,7 @@ cdef class PageParser(Joining):
             free(self._queues[i].bytes)
         _free_open(self._open)
         free(self._queues)
+        free(self._chosen_bytes)
         free(self._heap)
         free(self._ways)
         free(self._first_ways)
@@ -255,7 +253,7 @@ cdef class PageParser(Joining):
         cdef uint32_t i, used = 0
         for i in range(self._ntables):
             used += self._tables[i].used
-        return len(self._batch.records) + len(self._batch.losses) + used
+        return len(self._batch.records) + len(self._batch.losses) + used + self._nchosen
 
     def take(self):
         """Return what arrived since the last call."""
@@ -408,6 +406,8 @@ cdef class PageParser(Joining):
                     return NO_MEMORY
                 elif kind.part.role >= STARTED and not self._push(start, length, at, time):
                     return NO_MEMORY
+                elif kind.chooser.chooses and not self._push_chosen(kind, &rec, at):
+                    return NO_MEMORY
             elif not kind.tallied:
                 if kind.residual_filter >= 0:
                     kind.arrived += 1
@@ -424,8 +424,14 @@ cdef class PageParser(Joining):
                     for i in range(kind.first, kind.first + kind.tables):
                         if not _tally(&self._tables[i], self._nodes, &rec, self._scratch, self._seed):
                             return NO_MEMORY
+                    if kind.chooser.chooses and not self._push_chosen(kind, &rec, at):
+                        return NO_MEMORY
             at = kind.next
         return WALKED
+
+    cdef bint _push_chosen(self, const Kind* kind, const Rec* rec, int32_t at) noexcept nogil:
+        """Deliver a record that was added up, if it is chosen; False if there is no memory."""
+        return not self._chosen(&kind.chooser, rec) or self._push(rec.start, rec.length, at, rec.time)
 
     cdef inline bint _push(self, const uint8_t* start, uint32_t length, int32_t kind, uint64_t time) noexcept nogil:
         cdef Pending* more
@@ -474,40 +480,6 @@ cdef class PageParser(Joining):
                     before = one.start
         return 0
 
-    cdef object _record(self, const Pending* one, int cpu):
-        cdef const Kind* kind = &self._kinds[one.kind]
-        cdef Rec rec
-        cdef uint32_t i
-        rec.start, rec.length, rec.nodes, rec.second = one.start, one.length, NULL, NULL
-        memcpy(&rec.tid, one.start + 4, 4)
-        readers = self._readers[one.kind]
-        cdef tuple made = PyTuple_New(6 + <Py_ssize_t>kind.nfields)
-        _set(made, 0, self._layout_ids[one.kind])
-        _set(made, 1, one.time)
-        _set(made, 2, cpu)
-        _set(made, 3, rec.tid)
-        _set(made, 4, self._names.tgid(rec.tid) if self._wants_tgid else None)
-        if kind.caller.kind == UNSIGNED:
-            _set(made, 5, self._names.caller(_u64(one.start + kind.caller.offset)))
-        else:
-            _set(made, 5, None)
-        for i in range(kind.nfields):
-            _set(made, 6 + i, self._value(&kind.fields[i], &rec, readers[i]))
-        return made
-
-    cdef object _value(self, const Place* place, const Rec* rec, read_it):
-        cdef Num number
-        cdef const uint8_t* text
-        cdef uint32_t length
-        if _number(place, rec, &number):
-            return _int(number)
-        if place.kind == COMPLEX:
-            whole = PyBytes_FromStringAndSize(<const char*>rec.start, rec.length)
-            return read_it(whole, 0, rec.length, rec.tid)
-        if _text(place, rec, &text, &length):
-            return PyBytes_FromStringAndSize(<const char*>text, length)
-        return None
-
     cdef object _expect(self, record, bint same):
         """Note that a stack may follow, for all records of this event. Two events may have the same time."""
         _, _, cpu, tid, *_ = record
@@ -545,7 +517,3 @@ cdef class PageParser(Joining):
         for i, field in enumerate(shape.fields):
             _place(field, &kind.fields[i])
         return 0
-
-cdef inline void _set(tuple made, Py_ssize_t place, object value):
-    Py_INCREF(value)
-    PyTuple_SetItem(made, place, value)

@@ -13,13 +13,14 @@ from typing import Any
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.ended_threads import CLONE_VFORK, CLONE_VM
+from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
+from kprobe_exporter.aggregate.recipes import join_recipe, passes, record_filters, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.formula_parser import parse_formula
-from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.aggregation import Choice, Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.joins import JoinRecipe, Joins, ThreadEvent
 from kprobe_exporter.model.record_layout import Field, Shape
@@ -420,7 +421,8 @@ ALL = frozenset(JOINS)
 class Reading:
     """A parser, the pairing and the numbers, as agent/pipeline.py wires them.
 
-    With ``moving``, metrics have the cgroups of threads as labels, and there are single events.
+    With ``moving``, metrics have the cgroups of threads as labels, and there are single events. What meets
+    ``choice`` is delivered, too.
     """
 
     kind: Any
@@ -428,6 +430,7 @@ class Reading:
     filters: Mapping[Layout, Where] = field(default_factory=dict)
     residual: Where | None = None
     moving: bool = False
+    choice: Where | None = None
     pages: dict[int, deque[bytes]] = field(default_factory=lambda: {cpu: deque[bytes]() for cpu in range(3)})
 
     def __post_init__(self) -> None:
@@ -437,6 +440,7 @@ class Reading:
         self.joins: frozenset[int] = frozenset()
         self.now = 0
         self.halves: list[Record] = []
+        self.chosen: list[Record] = []
         self.pairing = Pairing([], self.most)
         threads = self.pairing.threads
         self.pairing.follow(
@@ -450,10 +454,16 @@ class Reading:
             self.numbers.watch(moves.layout.layout_id, handle)
         if self.moving:
             self.numbers.declare(metrics(SINGLE.layout.layout_id))
-            self.numbers.attach(SINGLE.layout, count_hits=True, residual_filter=SOME)
+            self.numbers.attach(SINGLE.layout, count_hits=True, residual_filter=SOME, summed=self.chooses)
         for number, one in JOINS.items():
             self.numbers.declare(metrics(number, moving=self.moving))
-            self.numbers.attach(one.layout, count_hits=True, residual_filter=self.residual, joined=True)
+            self.numbers.attach(
+                one.layout,
+                count_hits=True,
+                residual_filter=self.residual,
+                joined=True,
+                summed=self.chooses,
+            )
         self.parser = self._parser(ALL)
         self.pipe = BinaryPipe(
             dict.fromkeys(range(3), 0), self.parser, self.consume, 1000, clock=lambda: self.now
@@ -470,10 +480,13 @@ class Reading:
             fed = metrics(number, moving=self.moving)
             made = join_recipe(JOINS[number], fed, self.residual, mine)
             assert not isinstance(made, str), made
-            recipes[number] = made
+            recipe = made.recipe._replace(choice=(self.chooses and Choice(self.choice)) or None)
+            recipes[number] = made._replace(recipe=recipe, make=joined_record(JOINS[number]))
         more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}
         singles = (SINGLE, *MOVES) if self.moving else ()
-        single = {one.id: source_recipe(one.layout, metrics(one.id), SOME) for one in singles[:1]}
+        single = {}
+        if self.moving and (wanted := source_recipe(SINGLE.layout, metrics(SINGLE.id), SOME)):
+            single[SINGLE.id] = wanted._replace(choice=(self.chooses and Choice(self.choice)) or None)
         parser = self.kind(
             GEOMETRY, [*THREADS, *shapes, *singles], Names(), None, True, single,
             record_filters([self.filters]), Joins(recipes, EVENTS), **more,
@@ -501,9 +514,24 @@ class Reading:
         self.pipe.drop(number)
         self.consume(Batch())
 
+    @property
+    def chooses(self) -> bool:
+        """Whether the parser chooses what it delivers."""
+        return bool(self.kind.compiled and self.choice is not None)
+
     def consume(self, batch: Batch) -> None:
-        self.halves += [one for one in batch.records if one[0] < NEW.id]
-        self.numbers.consume(self.pairing.pair(batch))
+        self.halves += [one for one in batch.records if one[0] < NEW.id and one[0] != SINGLE.id]
+        batch = self.pairing.pair(batch)
+        for one in batch.records if self.choice is not None else ():
+            layout = (
+                SINGLE.layout if one[0] == SINGLE.id else JOINS[one[0]].layout if one[0] in JOINS else None
+            )
+            filters = [self.choice, SOME if one[0] == SINGLE.id else self.residual]
+            if layout is not None and all(passes(layout, only)(one) for only in filters if only):
+                self.chosen.append(one)
+            else:
+                assert layout is None or not self.chooses, "what was not chosen was delivered"
+        self.numbers.consume(batch)
 
     def read(self, now: int, found: Mapping[int, Sequence[bytes]], *, last: bool = False) -> None:
         for cpu, some in found.items():

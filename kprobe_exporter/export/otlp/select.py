@@ -99,15 +99,18 @@ class Selector:
         max_per_second: float | None = None,
         passes: Passes = None,
         join: Join | None = None,
+        *,
+        chosen: bool = False,
     ) -> OnRecord:
         """Return the function to call for each record of a probe, in the stream's order.
 
         ``sample`` is the share to keep, 0 to 1, ``max_per_second`` the probe's own limit, ``passes`` the
-        filter. Raises ValueError if the signal is a span but the probe's events are not joined.
+        filter. ``chosen``: the function gets joined records alone, of pairs that lie in nothing if they are
+        spans. Raises ValueError if the signal is a span but the probe's events are not joined.
         """
         own = [] if max_per_second is None else [bucket(max_per_second, self._clock())]
         source = SpanPolicy(sample, [*self._together, *own], self._clock)
-        begins = (layout,) if join is None else join.begins
+        begins = (layout,) if join is None or chosen else join.begins
         stacks = {begin.layout_id: join is not None for begin in begins if begin.stack}
         self._with_stack |= stacks
         if signal == "log":
@@ -116,7 +119,8 @@ class Selector:
             raise ValueError(f"{layout.event!r} takes no time, so it is no span: export it as a log")
         for begin in begins:
             self._traces.add(begin, source)
-        return self._span(source, passes, stack=bool(stacks))
+        span = self._span(source, passes, stack=bool(stacks))
+        return (lambda first, record, enclosing: span(first, record, ())) if chosen else span
 
     def forget(self, layout: Layout, join: Join | None = None) -> None:
         """Remove a probe that delivers no more records."""
