@@ -23,7 +23,7 @@ from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.aggregation import Choice
+from kprobe_exporter.model.aggregation import RecordChoice
 from kprobe_exporter.model.values import LAYOUT_ID, TIME, Batch, Emission, Exemplar, Family, Record, Snapshot
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.probing.attach import Attached
@@ -86,7 +86,7 @@ class OtlpExport:
         self._selector = Selector(self._put, self._drop, otlp.max_per_second, identity=identity)
 
     @staticmethod
-    def choice(attached: Attached, export: Export) -> Choice | None:
+    def choice(attached: Attached, export: Export) -> RecordChoice | None:
         """Return how the source can choose what is exported, None if each record is needed.
 
         A call that is a span may be needed for what lies in it, although its filter rejects it; that is known

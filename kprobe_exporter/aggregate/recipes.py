@@ -11,9 +11,9 @@ from kprobe_exporter.model.aggregation import (
     DURATIONS,
     RETURN_ERRORS,
     RETURN_VALUES,
-    Choice,
     Group,
     Recipe,
+    RecordChoice,
     RecordFilter,
     Where,
 )
@@ -89,9 +89,9 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
     return Recipe(tuple(groups), residual_filter)
 
 
-def choice(layout: Layout, where: Where | None, share: float) -> Choice | None:
+def choice(layout: Layout, where: Where | None, share: float) -> RecordChoice | None:
     """Return how the source can choose these records; None if it has to deliver each."""
-    return Choice(where, share) if where is None or _writable(where, layout) else None
+    return RecordChoice(where, share) if where is None or _writable(where, layout) else None
 
 
 def source_recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None) -> Recipe | None:

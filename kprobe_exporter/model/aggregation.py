@@ -87,7 +87,7 @@ class Group(NamedTuple):
     exponential: Exponential | None = None
 
 
-class Choice(NamedTuple):
+class RecordChoice(NamedTuple):
     """Which of the records are delivered too, although they are added up: ``share``, above 0 and up to 1, of
     those that meet ``where``. The order of the others does not matter to who gets them."""
 
@@ -103,7 +103,7 @@ class Recipe(NamedTuple):
 
     groups: tuple[Group, ...]
     residual_filter: Where | None = None
-    choice: Choice | None = None
+    choice: RecordChoice | None = None
 
     @property
     def by_cgroup(self) -> bool:

@@ -3,8 +3,9 @@
 import os
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,29 @@ probes:
     attach: syscall:fsync
     filter: "tid == {tid}"
     export: log
+"""
+
+CHOSEN = """
+otlp: {{endpoint: "{endpoint}"}}
+probes:
+  - name: sync
+    attach: syscall:fsync
+    fetch: {{fd: fd}}
+    filter: "tid == {tid}"
+    export: {{as: log, where: fd == {fd}}}
+  - name: seek
+    attach: tracepoint:syscalls:sys_enter_lseek
+    fetch: {{whence: whence}}
+    filter: "tid == {tid}"
+    export: {{as: log, where: whence == 2}}
+  - name: between
+    attach:
+      pair:
+        from: {{to: "tracepoint:syscalls:sys_enter_lseek", fetch: {{fd: fd}}}}
+        to: {{to: "tracepoint:syscalls:sys_enter_fsync", fetch: {{fd: fd}}}}
+        key: fd
+    filter: "tid == {tid}"
+    export: {{as: span, where: fd == {fd}}}
 """
 
 STACKS = """
@@ -182,6 +206,38 @@ def test_calls_as_log_records(start_agent: StartAgent, elastic: MockServer) -> N
         metrics.value("kprobe_duration_seconds_sum", probe="sync"), rel=1e-6
     )
     assert metrics.value("kprobe_duration_seconds_count", probe="sync") == TIMES
+
+
+def test_only_what_is_chosen_is_exported_and_all_is_counted(
+    start_agent: StartAgent, elastic: MockServer
+) -> None:
+    logs, spans = len(elastic.log_records()), len(elastic.spans())
+    one, other = pipe = os.pipe()
+    agent = start_agent(CHOSEN.format(endpoint=elastic.endpoints["http/protobuf"], tid=kernel_tid(), fd=one))
+    for fd in pipe * TIMES:
+        for whence in (os.SEEK_SET, os.SEEK_END) if fd == one else (os.SEEK_CUR,):
+            with suppress(OSError):
+                os.lseek(fd, 0, whence)
+        with suppress(OSError):
+            os.fsync(fd)
+    os.close(one)
+    os.close(other)
+    eventually(lambda: len(elastic.log_records()) >= logs + 2 * TIMES, 60)
+    eventually(lambda: len(elastic.spans()) >= spans + TIMES, 60)
+    records = [attributes(record) for record in elastic.log_records()[logs:]]
+    found = Counter((told["kprobe.name"], number(told["thread.id"])) for told in records)
+    assert found == {("sync", kernel_tid()): TIMES, ("seek", kernel_tid()): TIMES}
+    assert {number(told["kprobe.arg.fd"]) for told in records if told["kprobe.name"] == "sync"} == {one}
+    assert all(float(told["kprobe.duration"]) > 0 for told in records if told["kprobe.name"] == "sync")
+    pairs = elastic.spans()[spans:]
+    assert [number(attributes(span)["kprobe.arg.fd"]) for span in pairs] == [one] * TIMES
+    assert not any(span.get("parentSpanId") for span in pairs)
+    metrics = agent.scrape()
+    assert metrics.value("kprobe_duration_seconds_count", probe="sync") == 2 * TIMES
+    assert metrics.value("kprobe_hits_total", probe="seek") == 3 * TIMES
+    assert metrics.value("kprobe_exporter_events_total", probe="seek") == 3 * TIMES
+    assert metrics.value("kprobe_duration_seconds_count", probe="between") == 2 * TIMES
+    assert metrics.value("kprobe_exporter_otlp_dropped_total", signal="logs") == 0
 
 
 @pytest.mark.parametrize(

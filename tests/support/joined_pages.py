@@ -20,7 +20,7 @@ from kprobe_exporter.aggregate.recipes import join_recipe, passes, record_filter
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.formula_parser import parse_formula
-from kprobe_exporter.model.aggregation import Choice, Where
+from kprobe_exporter.model.aggregation import RecordChoice, Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.joins import JoinRecipe, Joins, ThreadEvent
 from kprobe_exporter.model.record_layout import Field, Shape
@@ -480,13 +480,13 @@ class Reading:
             fed = metrics(number, moving=self.moving)
             made = join_recipe(JOINS[number], fed, self.residual, mine)
             assert not isinstance(made, str), made
-            recipe = made.recipe._replace(choice=(self.chooses and Choice(self.choice)) or None)
+            recipe = made.recipe._replace(choice=(self.chooses and RecordChoice(self.choice)) or None)
             recipes[number] = made._replace(recipe=recipe, make=joined_record(JOINS[number]))
         more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}
         singles = (SINGLE, *MOVES) if self.moving else ()
         single = {}
         if self.moving and (wanted := source_recipe(SINGLE.layout, metrics(SINGLE.id), SOME)):
-            single[SINGLE.id] = wanted._replace(choice=(self.chooses and Choice(self.choice)) or None)
+            single[SINGLE.id] = wanted._replace(choice=(self.chooses and RecordChoice(self.choice)) or None)
         parser = self.kind(
             GEOMETRY, [*THREADS, *shapes, *singles], Names(), None, True, single,
             record_filters([self.filters]), Joins(recipes, EVENTS), **more,

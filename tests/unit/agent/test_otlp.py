@@ -29,6 +29,7 @@ RETURN = Layout(1, "read", "read_return", "eprobe", "sys_exit_read", (RETURNED,)
 VALUES = (*FETCHED, RETURNED, Arg("duration", "int"))
 CALL = Layout(2, "read", "read", "joined", "read", VALUES, return_type("long"))
 JOIN = Join(CALL, (ENTRY,), RETURN, "key", ("tid",))
+BY_FD = JOIN._replace(by="key", key=("fd",))
 SPEC = JoinedSpec("read", "syscall", "syscall:read", "read", 2, (), "key", ("tid",), None)
 OPEN = Layout(5, "open", "open", "return", "do_sys_openat2", (RETURNED,), return_type("int"))
 
@@ -228,3 +229,20 @@ def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: py
         made.telemetry.remove(attached, made.pairing)
     assert set(made.telemetry._descriptions) == set(made.telemetry._probes) == {17, 18, 19}
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("join", "export", "expected"),
+    [
+        (JOIN, Export("log", 0.5, where="duration > 1ms"), 0.5),
+        (JOIN, Export("log", where='duration > 1ms && comm ~ "s*"'), None),
+        (BY_FD, Export("span", 0.5, where="duration > 1ms"), 1.0),
+        (JOIN, Export("span", where="duration > 1ms"), None),
+        (JOIN._replace(by="stack", key=()), Export("span"), None),
+    ],
+)
+def test_what_the_source_can_choose(join: Join, export: Export, expected: float | None) -> None:
+    """No calls that become spans. The share of other spans depends on their traces, which the agent makes."""
+    found = OtlpExport.choice(Attached(SPEC, (), join), export)
+    assert (None if found is None else found.share) == expected
+    assert found is None or (found.where is None) == (export.where is None)

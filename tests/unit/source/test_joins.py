@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.model.aggregation import Choice, Group, Recipe
+from kprobe_exporter.model.aggregation import Group, Recipe, RecordChoice
 from kprobe_exporter.model.values import HistogramValue
 from kprobe_exporter.source import binary
 from tests.support.joined_pages import (
@@ -150,7 +150,7 @@ def test_what_is_drawn_is_joined_in_every_way() -> None:
 @pytest.mark.parametrize("share", [0.001, 0.25, 1.0])
 def test_a_share_is_chosen(share: float) -> None:
     number = 20_000
-    choice = Choice(condition("size == 1"), share)
+    choice = RecordChoice(condition("size == 1"), share)
     recipe = Recipe((Group(0, ("size",)),), None, choice)
     parser = compiled.PageParser(GEOMETRY, [SINGLE], Names(), None, False, {SINGLE.id: recipe})
     for _ in range(number // 100):
