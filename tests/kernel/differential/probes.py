@@ -6,7 +6,9 @@ from typing import Any
 
 import yaml
 
+from tests.conftest import has
 from tests.kernel.differential.points import CALLS, POINTS
+from tests.vm.kernels import HIST
 
 Value = int | bytes
 
@@ -118,7 +120,9 @@ class Probe:
 
     @property
     def counts_only(self) -> bool:
-        """Whether the kernel only counts, and no event is written."""
+        """Whether the kernel only counts, and writes no event: tracepoints, by hist triggers alone."""
+        if self.kind in ("enter", "exit") and not has(HIST):
+            return False
         return not (self.joined or self.metrics or self.filter or self.has_return or self.kernel)
 
     def yaml(self, program: str) -> dict[str, Any]:
