@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import has
-from tests.kernel.ebpf_exporter.counted import TIMES, Grown, calls
+from tests.kernel.ebpf_exporter.counted import TIMES, Grown, calls, present
 from tests.support.agent_process import AgentProcess
 from tests.support.forked_child import in_a_child
 from tests.support.patience import eventually
@@ -21,6 +21,8 @@ pytestmark = pytest.mark.needs("kprobe_events")
 EXAMPLES = ("cfs-throttling", "cgroup", "cgroup-rstat-flushing", "cgroup_id_map", "oomkill")
 
 ROOT = Path("/sys/fs/cgroup")
+PERIOD = 0.1
+"""Seconds in which a cgroup may use its quota of CPU time."""
 MIB = 1 << 20
 
 
@@ -73,15 +75,19 @@ def test_a_cgroup_is_held_back(grown: Grown) -> None:
     """
     name, labels = "cfs_throttling_seconds", {"cgroup": "held-back"}
     with group("held-back", "cpu") as where, calls("unthrottle_cfs_rq") as made:
-        (where / "cpu.max").write_text("10000 100000")
+        (where / "cpu.max").write_text(f"10000 {PERIOD * 1e6:.0f}")
         _keep_on(1, grown.agent.pid)
         within(where, lambda: _compute(where, 5), cpus={0})
         eventually(lambda: grown(f"{name}_count", **labels) == made()["unthrottle_cfs_rq"] > 0)
         counted = statistics(where)
         metrics = grown.agent.scrape()
-    assert 1 <= grown.of(metrics, f"{name}_count", **labels) <= counted["nr_throttled"]
-    seconds = grown.of(metrics, f"{name}_sum", **labels)
-    assert seconds == pytest.approx(counted["throttled_usec"] / 1e6, rel=0.2)
+    times = grown.of(metrics, f"{name}_count", **labels)
+    assert 1 <= times <= counted["nr_throttled"]
+    seconds, least = grown.of(metrics, f"{name}_sum", **labels), counted["throttled_usec"] / 1e6
+    # Where the kernel holds back task by task, its own time is without that of a queue with no task in it.
+    by_task = present("throttle_cfs_rq_work", "throttle_cfs_rq") == "throttle_cfs_rq_work"
+    most = max(least, times * PERIOD) if by_task else least
+    assert 0.8 * least <= seconds <= 1.2 * most
 
 
 def _keep_on(cpu: int, pid: int) -> None:
@@ -133,7 +139,7 @@ def test_statistics_are_added_up(agent: AgentProcess) -> None:
     The kernel also adds up those of the cgroups that earlier tests removed, some time later: what the agent
     counts has to lie within what the test counts.
     """
-    function = "cgroup_rstat_flush_locked"
+    function = present("cgroup_rstat_flush_locked", "css_rstat_flush")
     with calls(function) as made:
         before = made()[function]
         grown = Grown(agent)
