@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +26,8 @@ PLURAL: Mapping[Signal, str] = {"span": "spans", "log": "log records"}
 ATTACH: Mapping[Signal, str] = {"span": TIMED, "log": RETURNS}
 
 RATE = 5_000
+MANY, ONE_IN = 100_000, 100
+CHOSEN = f"an agent, {MANY:,} events a second, of which 1 in {ONE_IN} becomes a log record"
 SECONDS = 5
 UNLIMITED = 1_000_000
 PATIENCE = 10.0
@@ -36,7 +39,10 @@ Rates = Mapping[tuple[Signal, Protocol, str], Took]
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What became of the calls that were ``made`` in some seconds, in an agent that exports each."""
+    """What became of the calls that were ``made`` in some seconds, in an agent that exports each.
+
+    Where it chooses those that it exports, ``events`` are all that it got.
+    """
 
     made: int
     exported: int
@@ -45,6 +51,7 @@ class Carried:
     seconds: float
     cpu: float
     resident: float
+    events: int = 0
 
     @property
     def waiting(self) -> int:
@@ -58,7 +65,7 @@ class Carried:
     def row(self, name: str) -> tuple[str, ...]:
         counts = (f"{count:,}" for count in (self.made, self.exported, self.dropped, self.failed))
         cpu = f"{100 * self.cpu / self.seconds:.1f} %"
-        each = f"{1e6 * self.cpu / self.made:.1f} µs"
+        each = f"{1e6 * self.cpu / (self.events or self.made):.1f} µs"
         return name, f"{self.exported / self.seconds:,.0f}", cpu, each, "", *counts, f"{self.resident:.1f} MB"
 
 
@@ -80,12 +87,20 @@ def table() -> Table:
                 workload.start(RATE, 0.1)  # so that the connection is there
                 accounted(running, workload.made())
                 agents[signal] = carried(running, workload)
+        say(CHOSEN)
+        only = f"{{as: log, where: return % {ONE_IN} == 0}}"
+        with workloads() as [workload]:
+            text = config(workload.tid, collector.endpoints["http/protobuf"], "log", only)
+            with agent(text) as running:
+                workload.start(MANY, 0.1)
+                accounted(running, ceil(workload.made() / ONE_IN))
+                chosen = carried(running, workload, rate=MANY, one_in=ONE_IN)
     say("an agent, and no collector")
     nowhere = f"http://127.0.0.1:{free_port()}"
     with workloads() as [workload], agent(config(workload.tid, nowhere, "span")) as running:
         rest = running.resident()
         down = carried(running, workload, collector=False)
-    return tabulated(rates, agents, rest, down)
+    return tabulated(rates, agents, rest, down, chosen)
 
 
 def best(signal: Signal, protocol: Protocol, endpoint: str) -> dict[str, Took]:
@@ -98,8 +113,8 @@ def best(signal: Signal, protocol: Protocol, endpoint: str) -> dict[str, Took]:
     return {way: min((each[way] for each in rounds), key=lambda took: took.seconds) for way in WAYS[signal]}
 
 
-def config(tid: int, endpoint: str, signal: Signal) -> str:
-    """Every lseek(2) of this thread is exported, over HTTP."""
+def config(tid: int, endpoint: str, signal: Signal, export: str = "") -> str:
+    """Every lseek(2) of this thread is exported, over HTTP, unless ``export`` says which."""
     return f"""
 global: {{tracefs_instance: bench_{os.getpid()}, limit: none}}
 otlp: {{endpoint: "{endpoint}", protocol: http/protobuf, queue: {QUEUE}, max_per_second: {UNLIMITED}}}
@@ -109,16 +124,22 @@ probes:
     limit: none
     filter: "common_pid == {tid}"
     returns: long
-    export: {signal}
+    export: {export or signal}
 """
 
 
-def carried(running: Agent, maker: Workload, *, collector: bool = True) -> Carried:
-    """With no scrape meanwhile; a ``collector`` is given the time to take what waits at the end."""
+def carried(
+    running: Agent, maker: Workload, *, collector: bool = True, rate: int = RATE, one_in: int = 1
+) -> Carried:
+    """With no scrape meanwhile; a ``collector`` is given the time to take what waits at the end.
+
+    The calls return the numbers below ``one_in`` in turn, and those that return 0 are exported.
+    """
     before, lost_before = counts(running), running.total(LOST)
     cpu, began = running.cpu(), time.monotonic()
-    maker.start(RATE, SECONDS)
-    made = maker.made()
+    maker.start(rate, SECONDS, one_in)
+    events = maker.made()
+    made = ceil(events / one_in)
     taken = time.monotonic() - began
     if collector:
         time.sleep(2 * LINGER)
@@ -126,7 +147,7 @@ def carried(running: Agent, maker: Workload, *, collector: bool = True) -> Carri
     if collector:
         accounted(running, sum(before.values()) + made)
     found = {what: count - before[what] for what, count in counts(running).items()}
-    carried = Carried(made, **found, seconds=taken, cpu=cpu, resident=running.resident())
+    carried = Carried(made, **found, seconds=taken, cpu=cpu, resident=running.resident(), events=events)
     lost = running.total(LOST) - lost_before
     waiting = 0 if collector else max(0, carried.waiting)
     require_all_told(made, carried.exported, carried.dropped + carried.failed + waiting + lost)
@@ -146,9 +167,12 @@ def accounted(running: Agent, items: int) -> None:
         time.sleep(0.3)
 
 
-def tabulated(rates: Rates, agents: Mapping[Signal, Carried], rest: float, down: Carried) -> Table:
+def tabulated(
+    rates: Rates, agents: Mapping[Signal, Carried], rest: float, down: Carried, chosen: Carried
+) -> Table:
     rows = [rate_row(rates, *key) for key in rates]
     rows += [each.row(f"an agent, {RATE:,} {PLURAL[signal]} a second") for signal, each in agents.items()]
+    rows.append(chosen.row(CHOSEN))
     rows.append(("an agent, before the first span", *[""] * 8, f"{rest:.1f} MB"))
     rows.append(down.row(f"the same, and no collector: {down.waiting:,} spans wait"))
     return Table(
@@ -224,6 +248,10 @@ def notes(rates: Rates, agents: Mapping[Signal, Carried], down: Carried) -> list
         )
         for signal, each in agents.items()
     ]
+    made.append(
+        "Of events of which only some become log records, the compiled reader chooses those by `where`;"
+        " CPU per item is that of an event."
+    )
     made.append(
         f"Without a collector the queue of {QUEUE:,} is full, a request of {BATCH} is tried again and again,"
         f" and what else comes is dropped and counted: {down.dropped:,} of {down.made:,}."

@@ -12,6 +12,7 @@ from tests.bench.probes import configured
 from tests.bench.sending import BUILT, OURS, QUEUE, USUAL, WAYS, Took
 
 SENT = Carried(25_000, 25_000, 0, 0, 5.0, 0.5, 64.06)
+CHOSEN = Carried(5_000, 5_000, 0, 0, 5.0, 0.2, 64.0, events=500_000)
 DOWN = Carried(25_000, 0, 14_000, 488, 5.0, 0.25, 70.0)
 
 SECONDS = {OURS: 1.0, USUAL: 2.0, BUILT: 1.25}
@@ -59,10 +60,12 @@ def test_what_was_lost(carried: Carried, waiting: int, *, lossless: bool) -> Non
 
 
 def test_rows() -> None:
-    table = tabulated(measured(), {"span": SENT, "log": SENT}, 61.0, DOWN)
+    table = tabulated(measured(), {"span": SENT, "log": SENT}, 61.0, DOWN, CHOSEN)
     assert all(len(row) == len(table.head) for row in table.rows)
     rows = {name: cells for name, *cells in table.rows}
-    assert len(rows) == len(measured()) + 4
+    assert len(rows) == len(measured()) + 5
+    of_chosen = ["1,000", "4.0 %", "0.4 µs", "", "5,000", "5,000", "0", "0", "64.0 MB"]
+    assert rows["an agent, 100,000 events a second, of which 1 in 100 becomes a log record"] == of_chosen
     assert rows["spans, HTTP"] == ["1,000", "50 %", "500.0 µs", "2.00", *[""] * 5]
     assert rows["spans, gRPC, the SDK, without a tracer"][3] == "1.60"
     assert rows["log records, gRPC, the SDK: a logger"][3] == "1.00"
@@ -80,14 +83,14 @@ def test_rows() -> None:
     ],
 )
 def test_the_goal_of_rates(ours: float, said: str) -> None:
-    notes = tabulated(measured(ours), {}, 61.0, DOWN).notes
+    notes = tabulated(measured(ours), {}, 61.0, DOWN, CHOSEN).notes
     for name in PLURAL.values():
         assert f"Goal: {name} at the SDK's own rate at least. {said}" in notes
 
 
 def test_the_goal_of_one_protocol_alone_is_missed() -> None:
     rates = {**measured(), ("span", "grpc", OURS): Took(1000, 2.5, 0.5)}
-    notes = tabulated(rates, {}, 61.0, DOWN).notes
+    notes = tabulated(rates, {}, 61.0, DOWN, CHOSEN).notes
     missed = "Missed: 2.00 times over HTTP, 0.80 times over gRPC."
     assert f"Goal: spans at the SDK's own rate at least. {missed}" in notes
     assert any("our rate is 1.25 times over HTTP, 0.50 times over gRPC." in note for note in notes)
@@ -95,7 +98,7 @@ def test_the_goal_of_one_protocol_alone_is_missed() -> None:
 
 def test_the_goal_of_agents() -> None:
     lossy = replace(SENT, exported=24_000, failed=1_000)
-    notes = tabulated(measured(), {"span": SENT, "log": lossy}, 61.0, DOWN).notes
+    notes = tabulated(measured(), {"span": SENT, "log": lossy}, 61.0, DOWN, CHOSEN).notes
     assert {
         "Goal: 5,000 spans a second through an agent without loss. Reached: 25,000 of 25,000 exported,"
         " 0 dropped, 0 failed, at 10 % of a core.",
