@@ -23,6 +23,7 @@ from tests.support.leftovers import definitions, instances
 from tests.support.libc import own_libc
 from tests.support.patience import patience
 from tests.support.provoked_calls import getppid
+from tests.vm.kernels import EPROBES
 
 GETPPID = "kprobe:sys_getppid"
 GETPPID_ENTERS = "tracepoint:syscalls:sys_enter_getppid"
@@ -413,6 +414,7 @@ def test_a_long_life_gathers_nothing(reloaded: Callable[..., Reloaded], tracefs:
 
 
 @needs_kprobes
+@pytest.mark.needs(EPROBES)
 def test_many_new_definitions_are_pruned(
     reloaded: Callable[..., Reloaded], tracefs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,7 +212,7 @@ KERNELS = {
             "5.10",
             suite=Suite("bullseye-security", "Debian-Security"),
             core=CORE,
-            absent=WITHOUT_ADDRESSES | {FPROBES, HIST},
+            absent=WITHOUT_ADDRESSES | {EPROBES, FPROBES, HIST},
         ),
         Kernel(
             "7.2",
