@@ -187,6 +187,11 @@ class Installed:
         if not self._instance.shares(self._dir):
             self._undo("enable", "0")
 
+    @property
+    def recorded_for_others(self) -> bool:
+        """Whether its event is recorded, for another probe of ours alone."""
+        return not self._enabled and self._instance.shares(self._dir)
+
     def disable(self) -> None:
         """Stop recording and counting permanently. Never raises."""
         if self.tables is not None:
