@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -154,7 +154,7 @@ class ProbeSet:
             attached.pause()
         self._read_out()
         if any(part.recorded_for_others for attached in removed for part in attached.parts):
-            # As on 5.10, where two probes on a tracepoint have one event. From here on it is the others' alone.
+            # As on 5.10, where probes on a tracepoint share its event. From here on it is that of the others.
             self._pipeline.switch(self._source.call, probes)
             self._source.drain(LAST_TIME)
         self._switch_losses.end(whole, before)
