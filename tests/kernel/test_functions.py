@@ -187,13 +187,20 @@ def several(listed: list[str]) -> list[str]:
 def test_a_name_of_several_functions(
     instance: Instance, resolver: Resolver, listed: list[str], tracefs: Path, kind: Kind
 ) -> None:
-    """A shared name is refused, and the message tells the names under which each function installs."""
+    """A shared name is refused, and the message tells the names under which each function installs.
+
+    Linux 7.2 takes the kernel's own function for a name that only modules have besides.
+    """
     lists = Lists.of(running_kernel(ReadOnlyTracefs(tracefs)))
     for name in several(listed)[1 if kind.is_return else 0 :: 2]:
         target = Target(kind, symbol=name)
-        with pytest.raises(ProbeRefused) as refusal:
-            install(instance, planned(instance, target), names_in_use(instance))
-        told = resolver.explain(target, refusal.value)
+        try:
+            install(instance, planned(instance, target), names_in_use(instance)).remove()
+        except ProbeRefused as error:
+            told = resolver.explain(target, error)
+        else:
+            assert listed.count(name) == 1
+            continue
         forms = list(named_alone(target, lists))
         assert len(forms) > 1
         assert f"; name one of them: {forms[0]}, " in told
