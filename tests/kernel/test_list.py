@@ -86,8 +86,10 @@ def test_a_function_by_its_name_is_itself() -> None:
 
 @FUNCTIONS
 def test_one_that_was_inlined() -> None:
-    assert told("fdput").startswith(
-        "'kprobe:fdput' cannot be probed: this kernel has no such function, or the compiler inlined it"
+    symbols = {name for name, _ in kernel_symbols()}
+    name = next(one for one in ("fdput", "rcu_read_lock", "list_add_tail") if one not in symbols)
+    assert told(name).startswith(
+        f"'kprobe:{name}' cannot be probed: this kernel has no such function, or the compiler inlined it"
     )
     assert told("do_fork").endswith("inlined it: kernel_clone does its work today.")
 
