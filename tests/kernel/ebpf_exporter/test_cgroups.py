@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import has
-from tests.kernel.ebpf_exporter.counted import TIMES, Grown, calls, present
+from tests.kernel.ebpf_exporter.counted import TIMES, Grown, at_rest, calls, present
 from tests.support.agent_process import AgentProcess
 from tests.support.forked_child import in_a_child
 from tests.support.patience import eventually
@@ -78,7 +78,9 @@ def test_a_cgroup_is_held_back(grown: Grown) -> None:
         (where / "cpu.max").write_text(f"10000 {PERIOD * 1e6:.0f}")
         _keep_on(1, grown.agent.pid)
         within(where, lambda: _compute(where, 5), cpus={0})
-        eventually(lambda: grown(f"{name}_count", **labels) == made()["unthrottle_cfs_rq"] > 0)
+        released = at_rest(made, "unthrottle_cfs_rq")  # before scrapes keep the agent running
+        # On 5.10 the timer that releases a queue is on the agent's CPU now and then.
+        eventually(lambda: 0 < released - 1 <= grown(f"{name}_count", **labels) <= released)
         counted = statistics(where)
         metrics = grown.agent.scrape()
     times = grown.of(metrics, f"{name}_count", **labels)
