@@ -404,3 +404,21 @@ def test_commas_within_brackets_and_strings_part_no_arguments() -> None:
     assert form.print_args == (" REC->a", f" {flags}", " REC->b")
     assert [arg.name for arg in text_pattern(form, {"a", "b"})[1]] == ["a", "b"]
     assert read(form, ["a", "b"], 'a=-3 f=x),"y "b"=7\n') == {"a": "-3", "b": "7"}
+
+
+def test_a_call_that_the_kernel_prints_its_own_way() -> None:
+    """Linux 7.2 prints ``sys_openat(dfd: 4294967196, filename: 94… "name", flags: O_RDONLY|O_CLOEXEC)``."""
+    flags = 'REC->flags ? "" : "O_RDONLY|", __print_flags(REC->flags, "|", { 0x1, "O_WRONLY" })'
+    form = event(
+        "sys_enter_openat",
+        "int dfd 8 0",
+        "int flags 8 0",
+        text="dfd: 0x%08lx, flags: %s%s",
+        args=f"((unsigned long)(REC->dfd)), {flags}",
+    )
+    for name in ("dfd", "flags"):
+        with pytest.raises(GrammarError, match=f"sys_enter_openat does not show the field '{name}'"):
+            text_pattern(form, [name])
+    pattern, args = text_pattern(form, [])
+    assert args == ()
+    assert re.fullmatch(pattern, b"dfd: 4294967196, flags: O_RDONLY|O_CLOEXEC)")
