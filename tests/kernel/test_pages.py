@@ -18,8 +18,9 @@ from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
-from tests.conftest import TRACEFS, has
+from tests.conftest import has
 from tests.support.installed_probes import batches, compare, installed
+from tests.support.private_tracefs import TRACEFS
 from tests.support.system_calls import of_fsync
 from tests.vm.kernels import EPROBES
 
