@@ -15,7 +15,7 @@ from tests.support.provoked_calls import TIMES, opens_of_a_missing_file
 def test_a_definition_in_the_kernels_own_grammar(start_agent: StartAgent) -> None:
     agent = start_agent(f"""
 probes:
-  - definition: 'r:somebody/myopen do_sys_openat2 rval=$retval'
+  - definition: 'r:somebody/myopen do_sys_openat2 rval=$retval:s32'
     filter: "common_pid == {kernel_tid()} && return < 0"
     metrics:
       - counter: myopen_total

@@ -41,7 +41,7 @@ ALIKE, NONE = "kprobe:c_*", "kprobe:c_st*"
 
 ME = str(os.getpid())
 TRACES = {
-    "return": ("-s", "-p", "PID", "r:mine do_sys_openat2 rval=$retval"),
+    "return": ("-s", "-p", "PID", "r:mine do_sys_openat2 rval=$retval:s32"),
     "entry": ("-L", "PID", "p:mine do_sys_openat2 name=+0($arg2):string"),
     "call": ("-L", "PID", "call:hrtimer_nanosleep"),
     # Not the function of "return": with two return probes on a function, one does not know its caller.
