@@ -89,7 +89,7 @@ class Group(NamedTuple):
 
 class RecordChoice(NamedTuple):
     """Which of the records are delivered too, although they are added up: ``share``, above 0 and up to 1, of
-    those that meet ``where``. The order of the others does not matter to who gets them."""
+    those that meet ``where``."""
 
     where: Where | None = None
     share: float = 1.0

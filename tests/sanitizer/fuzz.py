@@ -16,7 +16,7 @@ from typing import Any
 
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.model.record_layout import Geometry
-from tests.support.joined_pages import ALL, JOINS, Reading, record
+from tests.support.joined_pages import ALL, JOINS, Reading, condition, record
 from tests.support.page_material import PROBES, SHAPES, STACKS, Names, back, entry
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event
 
@@ -74,11 +74,17 @@ def main() -> None:
 
 
 def feed_joins(module: Any, random: Random, rounds: int) -> int:
-    """Join calls and pairs of damaged pages, while joins come and go; return how many were joined."""
+    """Join calls and pairs of damaged pages, and add up single events by cgroup, while joins come and go.
+
+    Return how many were joined or added up.
+    """
     joined = 0
     for _ in range(rounds):
-        reading = Reading(module.PageParser, most=random.choice([3, 65_536]))
-        for now, found in record(random, 80, random.choice([0, 8]), 0.1).rounds:
+        some_exported = condition("size >= 1") if random.random() < 0.5 else None
+        reading = Reading(
+            module.PageParser, most=random.choice([3, 65_536]), moving=True, choice=some_exported
+        )
+        for now, found in record(random, 80, random.choice([0, 8]), 0.1, moving=3).rounds:
             reading.read(now, {cpu: [damage(random, page) for page in some] for cpu, some in found.items()})
             match random.randrange(4):
                 case 0:
