@@ -40,8 +40,7 @@ log = logging.getLogger(__name__)
 class _Flow(NamedTuple):
     """How the events of one probe flow now: ``recipe`` and ``join`` are what the source does of it.
 
-    ``counts`` is where the stacks of its records are counted. ``chosen``: what is exported of it, the source
-    chooses; it adds up all.
+    ``counts`` is where the stacks of its records are counted.
     """
 
     attached: Attached
@@ -49,7 +48,12 @@ class _Flow(NamedTuple):
     join: JoinRecipe | None
     export: Export | None
     counts: StackCounts | None
-    chosen: bool = False
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the source chooses what is exported of it, and adds up all."""
+        recipe = self.recipe if self.join is None else self.join.recipe
+        return recipe is not None and recipe.choice is not None
 
 
 @dataclass(eq=False)
@@ -212,12 +216,10 @@ class Pipeline:
         metrics, only = probe.plan.metrics, attached.residual_filter
         if attached.joined is None:
             made = source_recipe(attached.layout, metrics, only)
-            recipe = None if made is None else made._replace(choice=choice)
-            return each._replace(recipe=recipe, chosen=recipe is not None and choice is not None)
+            return each if made is None else each._replace(recipe=made._replace(choice=choice))
         join = join_recipe(attached.joined, metrics, only, attached.part_filters)
         if isinstance(join, str):
             log.debug("%s: its events are joined one by one: %s", attached.layout.probe, join)
             return each
-        made = join.recipe._replace(choice=choice)
-        join = JoinRecipe(join.join, made, joined_record(attached.joined))
-        return each._replace(join=join, chosen=choice is not None)
+        recipe = join.recipe._replace(choice=choice)
+        return each._replace(join=JoinRecipe(join.join, recipe, joined_record(attached.joined)))

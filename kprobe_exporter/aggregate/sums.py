@@ -12,7 +12,7 @@ from kprobe_exporter.aggregate.interpret import Evaluate, compile_condition
 from kprobe_exporter.aggregate.native import code
 from kprobe_exporter.aggregate.recipes import Getter, column, getter, passes, tuple_getter
 from kprobe_exporter.model.aggregation import Group, Recipe, Refused, Tally
-from kprobe_exporter.model.values import TIME, VALUES, CgroupOf, Layout, Record
+from kprobe_exporter.model.values import TIME, VALUES, CgroupOf, Layout, Record, Value
 
 Row = tuple[Any, ...]
 """What a group needs of a record: its keys, its value, the fields of its filter, and the time."""
@@ -72,9 +72,7 @@ class Sums:
         """Return a tally whose key names threads with the paths of their cgroups at that moment."""
         key = [*tally.key]
         for index in self._threads[tally.feeds]:
-            tid, key[index] = key[index], None
-            if self._cgroup is not None and isinstance(tid, int):
-                key[index] = self._cgroup(tid, moment)
+            key[index] = _path(self._cgroup, key[index], moment)
         return tally._replace(key=tuple(key))
 
     def take(self) -> tuple[int, int, list[Tally | Refused]]:
@@ -103,11 +101,12 @@ def _with_more(add: Callable[[Record], None], more: Sequence[Getter]) -> Callabl
 def _cgroup_of(thread: Getter, cgroup: CgroupOf | None) -> Getter:
     """Return the function that looks up the cgroup of the thread that a field names."""
 
-    def path(record: Record) -> bytes | None:
-        tid = thread(record)
-        return cgroup(tid, record[TIME]) if cgroup is not None and isinstance(tid, int) else None
+    return lambda record: _path(cgroup, thread(record), record[TIME])
 
-    return path
+
+def _path(cgroup: CgroupOf | None, tid: Value, time: int) -> bytes | None:
+    """Return a thread's cgroup; None if what is taken for its id is no number."""
+    return cgroup(tid, time) if cgroup is not None and isinstance(tid, int) else None
 
 
 def _fields(group: Group) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ cdef class Joining(Recording):
     cdef bint _keep(self, const Way* way, const Rec* rec) noexcept nogil:
         """Keep a joined record to be delivered; False if there is no memory."""
         cdef const Rec* second = <const Rec*>rec.second
-        cdef size_t size = sizeof(Chosen) + (<size_t>rec.length + second.length + 7 & ~<size_t>7), room
+        cdef size_t size = sizeof(Chosen) + _padded(<size_t>rec.length + second.length), room
         cdef uint8_t* bytes
         cdef Chosen* one
         if self._chosen_used + size > self._chosen_room:
@@ -188,7 +188,7 @@ cdef class Joining(Recording):
             second = Pending(bytes + one.lengths[0], one.lengths[1], one.kinds[1], one.times[1])
             make = self._makes[one.way]
             batch.records.append(make(self._record(&first, one.cpus[0]), self._record(&second, one.cpus[1])))
-            at += sizeof(Chosen) + (<size_t>one.lengths[0] + one.lengths[1] + 7 & ~<size_t>7)
+            at += sizeof(Chosen) + _padded(<size_t>one.lengths[0] + one.lengths[1])
         self._chosen_used = self._nchosen = 0
         if self._chosen_room > KEPT_ROOM:
             free(self._chosen_bytes)
@@ -277,7 +277,6 @@ cdef class Joining(Recording):
         self._ways = <Way*>calloc(max(1, ways), sizeof(Way))
         if self._open == NULL or self._first_ways == NULL or self._ways == NULL:
             raise MemoryError
-        numbers = {layout_id: number for number, layout_id in enumerate(self._layout_ids)}
         for slot, (join, recipe, make) in enumerate(joins.recipes.values()):
             self._first_ways[slot] = at
             halves = [shapes.get(layout.layout_id) for layout in (*join.begins, join.end)]
@@ -296,7 +295,7 @@ cdef class Joining(Recording):
                 if recipe.residual_filter is not None:
                     way.residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
                     way.filtered = True
-                way.kinds = [numbers[one.layout.layout_id] for one in (first, end)]
+                way.kinds = [self._numbers[one.layout.layout_id] for one in (first, end)]
                 self._make_chooser(nodes, recipe, shape, &way.chooser)
                 way.tables = len(recipe.groups)
                 self._add_tables(nodes, tables, recipe, shape)
@@ -315,22 +314,21 @@ cdef class Joining(Recording):
         cdef int32_t number
         cdef uint32_t slot
         cdef Part* part
-        numbers = {layout_id: number for number, layout_id in enumerate(self._layout_ids)}
         for slot, wanted in enumerate(joins.recipes.values()):
             join = wanted.join
             self._open.slots[slot].by_stack = join.by == "stack"
             self._open.slots[slot].user = join.begins[0].user
             own = any([begin.place("tid") is not None for begin in join.begins])
             for way, layout in enumerate((*join.begins, join.end)):
-                if layout.layout_id in numbers:
-                    number = numbers[layout.layout_id]
+                if layout.layout_id in self._numbers:
+                    number = self._numbers[layout.layout_id]
                     part = &self._kinds[number].part
                     part.role, part.slot, part.way = (END if layout is join.end else BEGIN), slot, way
                     part.thread_key = join.key.index("tid") if "tid" in join.key and not own else -1
                     self._make_keys(part, join, self._shapes[number])
         for layout_id, event in joins.threads.items():
-            if layout_id in numbers:
-                number = numbers[layout_id]
+            if layout_id in self._numbers:
+                number = self._numbers[layout_id]
                 part = &self._kinds[number].part
                 part.role = {
                     "started": STARTED, "executed": EXECUTED, "exited": EXITED,
@@ -427,10 +425,9 @@ cdef class Joining(Recording):
         cdef int32_t number
         cdef size_t at
         cdef Queued* one
-        here = {layout_id: i for i, layout_id in enumerate(self._layout_ids)}
         numbers = []
         for i in range(before._nkinds):
-            number = here.get(before._layout_ids[i], -1)
+            number = self._numbers.get(before._layout_ids[i], -1)
             if (
                 number < 0
                 or self._shapes[number]._replace(id=0) != before._shapes[i]._replace(id=0)

@@ -112,6 +112,7 @@ cdef class PageParser(Joining):
         self._stack_offset = stacks.offset if stacks else 0
         self._shapes = list(shapes)
         self._layout_ids = [shape.layout.layout_id for shape in self._shapes]
+        self._numbers = {layout_id: number for number, layout_id in enumerate(self._layout_ids)}
         self._names, self._wants_tgid = names, tgid
         self._readers = [[reader(field, names) for field in shape.fields] for shape in self._shapes]
         self._batch, self._stacked = Batch(), {}

@@ -29,8 +29,13 @@ cdef inline Queued* _head(const Queue* queue) noexcept nogil:
     return <Queued*>(queue.bytes + queue.head)
 
 
+cdef inline size_t _padded(size_t length) noexcept nogil:
+    """Return the next multiple of 8."""
+    return (length + 7) & ~<size_t>7
+
+
 cdef inline size_t _queued_size(uint32_t length) noexcept nogil:
-    return sizeof(Queued) + ((<size_t>length + 7) & ~<size_t>7)
+    return sizeof(Queued) + _padded(length)
 
 
 cdef inline bint _enqueue(

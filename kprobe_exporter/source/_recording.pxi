@@ -8,11 +8,11 @@ cdef struct Pending:
 
 
 cdef class Recording(Summing):
-    """Makes the records that are delivered: those that nobody adds up, and those that are chosen for export."""
+    """Makes the records to deliver: those of layouts without a recipe, and those that a recipe chooses."""
 
     cdef Kind* _kinds
     cdef uint32_t _nkinds
-    cdef object _layout_ids, _readers, _names, _wants_tgid
+    cdef object _layout_ids, _numbers, _readers, _names, _wants_tgid
 
     cdef object _record(self, const Pending* one, int cpu):
         """Return the record of these bytes, which have its layout's size at least."""
