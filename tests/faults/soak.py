@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.agent_process import AgentProcess
+from tests.vm.kernels import HIST
 
 BUFFER = "64KiB"
 CPU = 0
@@ -57,7 +58,16 @@ RECORDED = tuple(
 
 COUNTED = tuple([f"c_{name}" for name in LOUD] + ["ct_getppid", "ct_getsid", "cu_getpgrp"])
 TABLES = ("table_getppid", "table_getsid", "table_getpgid")
-"""Probes that only the kernel counts: in its profile, or in hist triggers."""
+"""Probes that only the kernel counts: in its profile, or in hist triggers if it has them."""
+
+
+def counted_by_kernel(tracefs: Path) -> tuple[str, ...]:
+    """The loud probes whose hits the kernel counts; a tracepoint's are its events without hist triggers."""
+    names = (*RECORDED, *COUNTED, *TABLES)
+    if (tracefs / HIST).exists():
+        return names
+    return tuple(name for name in names if not name.startswith(("t_", "ct_", "table_")))
+
 
 JOINED = ("call_getpriority", "call_umask", "syscall_max", "ucall_getpriority", "pair_mkdir")
 """Quiet probes, the same in both configurations: each beginning becomes a joined event."""
