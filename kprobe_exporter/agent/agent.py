@@ -31,6 +31,8 @@ from kprobe_exporter.agent.supervisor import Observation, Supervisor
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate import self_metrics
 from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.program_stacks import ProgramStacks
+from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
@@ -43,6 +45,7 @@ from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Vital
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 
@@ -87,7 +90,8 @@ class Agent:
         self._identities = Identities(nested=settings.nested_containers)
         self._audit = Audit()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
-        self._stacks = ProbeStacks(limits)
+        self._programs = ProgramStacks(Programs)
+        self._stacks = ProbeStacks(limits, self._programs)
         self._heat = HeatMaps()
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
         self._machine = Machine()
@@ -210,7 +214,11 @@ class Agent:
             self._otlp = OtlpExport(otlp, self._identities.attributes, self._aggregator.exemplify)
             self._stack.callback(self._otlp.close)
         known = self._aggregator, self._identities, self._stacks
-        self._pipeline = Pipeline(instance, event_source, symbols, buffer_kib, *known, self._otlp)
+        self._stack.callback(self._programs.close)
+        recorded_stacks = RecordedStacks(self._programs)
+        self._pipeline = Pipeline(
+            instance, event_source, symbols, buffer_kib, *known, recorded_stacks, self._otlp
+        )
         tick = self._otlp.tick if self._otlp is not None else lambda: None
         self._source = Reader(self._pipeline.pipe, self.failed, tick)
         self._stack.callback(self._source.close)

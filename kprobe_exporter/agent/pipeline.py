@@ -78,15 +78,15 @@ class Pipeline:
     _aggregator: Aggregator
     _identities: Identities
     _stacks: ProbeStacks
+    _recorded: RecordedStacks
     _otlp: "OtlpExport | None"
 
     def __post_init__(self) -> None:
         self._pairing = Pairing(nested=self._otlp is not None)
-        self._recorded = RecordedStacks()
         self._flows: dict[int, _Flow] = {}
         self._cgroup_events: Mapping[Layout, Handle] = {}
         self._thread_events: Mapping[Layout, Handle] = {}
-        self._loaded = self._tgid = False
+        self._loaded = self._tgid = self._follows_programs = False
         self._buffers = BufferReader(self._instance, self._event_source, self.consume, self._buffer_kib)
         self.pipe = self._buffers.pipe
 
@@ -129,6 +129,10 @@ class Pipeline:
             self._tgid = True
         by_kernel = self._instance.counts_tracepoints()
         planned = [recorded(probe, counted_by_kernel=by_kernel) for probe in wanted]
+        follows = any(probe.user_stack for probe in planned)
+        if follows != self._follows_programs:
+            self._instance.write("options/userstacktrace", str(int(follows)))
+            self._follows_programs = follows
         if any(probe.stack or "caller" in fields_used(probe) for probe in planned) and not self._loaded:
             self._symbols = Symbols(self._instance.files)  # a new object: the reader's is not thread-safe
             self._symbols.name(0)

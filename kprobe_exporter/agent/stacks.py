@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Iterable
 
+from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas
 from kprobe_exporter.config.values import Probe
@@ -21,8 +22,8 @@ class ProbeStacks:
     kernel some 10 ms for 1,000 stacks; no reader of events and no scrape takes it.
     """
 
-    def __init__(self, limits: SeriesLimits) -> None:
-        self._limits = limits
+    def __init__(self, limits: SeriesLimits, programs: ProgramStacks) -> None:
+        self._limits, self._programs = limits, programs
         self._lock = threading.Lock()
         self._counts: dict[str, StackCounts] = {}
         self._tables: dict[str, list[tuple[Attached, StackTrigger, StackDeltas]]] = {}
@@ -35,8 +36,9 @@ class ProbeStacks:
                 if probe.stacks is None:
                     continue
                 counts = before.get(probe.name)
-                if counts is None or counts.weigh != probe.stacks.weigh:
-                    counts = StackCounts(probe.name, probe.stacks.weigh, probe.stacks.most, self._limits)
+                if counts is None or (counts.weigh, counts.user) != (probe.stacks.weigh, probe.stacks.user):
+                    weigh, most, user = probe.stacks
+                    counts = StackCounts(probe.name, weigh, most, self._limits, user=user)
                 counts.most = probe.stacks.most
                 self._counts[probe.name] = counts
 
@@ -68,7 +70,7 @@ class ProbeStacks:
         with self._lock:
             self._read(name)
         counts = self._counts.get(name)
-        return None if counts is None else counts.profile()
+        return None if counts is None else self._programs.profile(counts)
 
     def _read(self, name: str) -> None:
         for _, trigger, deltas in self._tables.get(name, ()):

@@ -106,7 +106,7 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
     used = {name for group in groups for name in (*group.keys, group.value)}
     computed = [Where(one.fields, one.condition) for one in layout.computed if one.name in used]
     wheres = [made.residual_filter, *(group.where for group in groups), *computed]
-    if layout.stack:
+    if layout.stack or layout.user_stack:
         return "a stack belongs to each record"
     if not all(_writable(where, layout) for where in wheres if where):
         return "a condition needs a pattern of strings, or a value that the record does not hold"
@@ -129,7 +129,7 @@ def join_recipe(
     """
     made = recipe(join.layout, metrics, residual_filter)
     halves = (*join.begins, join.end)
-    if any(half.stack for half in halves):
+    if any(half.stack or half.user_stack for half in halves):
         return "a stack belongs to each record"
     if not all(_writable(where, half) for half, where in filters.items()):
         return "the filter of an event needs a pattern of strings, or a value that the record does not hold"

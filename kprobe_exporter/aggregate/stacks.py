@@ -3,10 +3,15 @@
 import re
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from typing import TypeAlias
 
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
-from kprobe_exporter.model.stacks import NOTHING, Profile, Stack, StackReading, Weight
+from kprobe_exporter.model.stacks import NOTHING, Frames, Place, Profile, Stack, StackReading, Weight
+
+Names: TypeAlias = Callable[[Iterable[Place]], Mapping[Place, bytes]]
+"""Returns the functions that are known at places of programs."""
 
 TRACER = re.compile(
     rb"_*(kprobe|kretprobe|fprobe|fentry|fexit|eprobe|ftrace|function_graph|rethook|arch_(ftrace|rethook|kretprobe))_.*"
@@ -39,22 +44,25 @@ def cut(stack: Stack) -> Stack:
 class StackCounts:
     """How often each stack of a probe occurred, and the sum of the field by which it is weighed.
 
-    It keeps ``most`` stacks. One that was not seen for the time to live of label sets goes; if that is open,
-    it makes room for a new one after IDLE seconds. Hits of stacks without room count as lost. Any thread may
+    ``user``: they go on in programs. It keeps ``most`` stacks. One that was not seen for the time to live of
+    label sets goes; if that is open, it makes room for a new one after IDLE seconds. Hits of stacks without
+    room count as lost. Any thread may
     call its methods; a stack costs about 1 µs.
     """
 
-    def __init__(self, probe: str, weigh: str | None, most: int, limits: SeriesLimits) -> None:
-        self.probe, self.weigh, self.most = probe, weigh, most
+    def __init__(
+        self, probe: str, weigh: str | None, most: int, limits: SeriesLimits, *, user: bool = False
+    ) -> None:
+        self.probe, self.weigh, self.most, self.user = probe, weigh, most, user
         self._limits = limits
         self._lock = threading.Lock()
-        self._stacks: dict[Stack, tuple[Weight, float]] = {}  # each with when it was seen, the oldest first
+        self._stacks: dict[Frames, tuple[Weight, float]] = {}  # each with when it was seen, the oldest first
         self._lost = 0
         self._since = time.time_ns()
 
-    def add(self, frames: Stack, weight: Weight) -> None:
-        """Count hits with this stack, whose frames may begin with those of the tracer."""
-        stack = cut(frames)
+    def add(self, frames: Stack, weight: Weight, of_program: Frames = ()) -> None:
+        """Count hits with this stack: of the kernel, maybe with the tracer's frames, and of a program."""
+        stack: Frames = cut(frames) + of_program
         with self._lock:
             before, _ = self._stacks.pop(stack, (None, 0.0))
             if before is None and len(self._stacks) >= self.most and not self._made_room():
@@ -67,13 +75,21 @@ class StackCounts:
         with self._lock:
             self._lost += hits
 
-    def profile(self) -> Profile:
-        """Return all that was counted and is kept."""
+    def profile(self, names: Names = lambda _: {}) -> Profile:
+        """Return all that was counted and is kept, with the names of programs' functions."""
         with self._lock:
             if self._limits.ttl:
                 self._forget(self._limits.ttl)
-            stacks = {stack: weight for stack, (weight, _) in self._stacks.items()}
-            return Profile(self.probe, self.weigh, stacks, self._lost, self._since, time.time_ns())
+            counted = [(stack, weight) for stack, (weight, _) in self._stacks.items()]
+            lost, until = self._lost, time.time_ns()
+        places = {frame for stack, _ in counted for frame in stack if isinstance(frame, Place)}
+        known = names(places) if places else {}
+        stacks: dict[Stack, Weight] = {}
+        for frames, weight in counted:
+            # Two places in one function are one frame, as in what the kernel names.
+            stack = tuple([one if isinstance(one, bytes) else known.get(one, one.name) for one in frames])
+            stacks[stack] = stacks.get(stack, NOTHING).plus(weight)
+        return Profile(self.probe, self.weigh, stacks, lost, self._since, until)
 
     def _made_room(self) -> bool:
         if self._limits.ttl != 0:

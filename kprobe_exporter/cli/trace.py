@@ -36,6 +36,7 @@ class TraceOptions:
     pid: int | None
     tid: int | None
     stacks: bool
+    user_stacks: bool
     view: bool
     as_json: bool
     count: bool
@@ -68,6 +69,7 @@ Examples:
   kprobe-exporter trace 'r:/bin/bash:readline line=+0($retval):string'
   kprobe-exporter trace --count call:vfs_read                # a live table, with durations
   kprobe-exporter trace --flame out.svg -d 10 kprobe:vfs_fsync_range  # who calls it
+  kprobe-exporter trace -u --folded call:vfs_fsync_range     # from the program on, by time
   kprobe-exporter trace --json r:do_sys_openat2 | jq 'select(.error)'
 """,
 )
@@ -85,6 +87,9 @@ Examples:
 @click.option("-v", "--view", is_flag=True, help="Print the event's format, and do not trace.")
 @click.option("-H", "--headers", is_flag=True, help="Print the header of the columns.")
 @click.option("-s", "--stacks", is_flag=True, help="Print the kernel stack after each event.")
+@click.option(
+    "-u", "--user-stacks", is_flag=True, help="With --folded or --flame: also the program's functions."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, times in nanoseconds.")
 @click.option("--count", is_flag=True, help="A live table: hits a second, errors, and a histogram.")
 @click.option(
@@ -153,7 +158,9 @@ def _trace(
             if options.as_json:
                 lost = write_objects(session, probes, stacks=options.stacks)
             elif options.profiles:
-                profile = count_stacks(session, probes, request.title, each=options.each)
+                profile = count_stacks(
+                    session, probes, request.title, each=options.each, user=options.user_stacks
+                )
                 _tell(write_profile(profile, out, folded_text=options.folded, flame=options.flame))
                 lost = profile.lost
             else:
@@ -205,6 +212,8 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
     for name, given in idle.items():
         if given:
             raise UsageError(f"{way} does nothing with {name}: leave one of them out.")
+    if options.user_stacks and not options.profiles:
+        raise UsageError("-u counts stacks: give --folded or --flame FILE, too.")
     if options.pid is not None and options.tid is not None:
         raise UsageError("-p and -L do not go together: a thread is of one process only.")
     target = request.target

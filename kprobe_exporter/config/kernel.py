@@ -33,6 +33,8 @@ def refuse_probe(probe: ProbeModel, alternatives: Alternatives, report: Report) 
         report(("stack",), f"the kernel keeps no stacks where it aggregates: {EVENTS}")
     if probe.stacks is not None and any(one.attach.filter for one in alternatives):
         report(("stacks",), f"the kernel does not filter stacks where it aggregates: {EVENTS}", at_key=True)
+    if probe.stacks is not None and probe.stacks.user:
+        report(("stacks", "user"), f"the kernel counts no stacks of programs where it aggregates: {EVENTS}")
     if any(one.attach.returns and one.attach.returns.fetch for one in alternatives):
         _refuse_buckets(return_buckets(probe), 1.0, "return_buckets", report)
 

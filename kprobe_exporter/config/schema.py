@@ -181,13 +181,15 @@ Attachment: TypeAlias = Annotated[
 
 
 class StacksModel(Strict):
-    """How a probe's kernel stacks are counted; ``{}`` counts how often each occurs."""
+    """How a probe's stacks are counted; ``{}`` counts how often each of the kernel's occurs."""
 
     weigh: Annotated[str, Field(examples=["duration", "return"])] | None = None
     """The field that is added up for each stack, beside the hits: a name of `fetch`, `return` or, of a call
     or a pair, `duration`."""
     max: Annotated[int, Field(ge=1, le=10_000)] = 1000
     """How many different stacks are kept. Hits with further stacks are counted as lost."""
+    user: bool = False
+    """Whether the program's stack is added. A probe in a program has only that one."""
 
 
 class ProbeModel(Strict):
@@ -233,7 +235,7 @@ class ProbeModel(Strict):
     stack: bool = False
     """Whether each event has the kernel's stack."""
     stacks: StacksModel | None = None
-    """Count the kernel's stacks, for flame graphs and profiles: `{}`, or `{weigh: FIELD, max: 1000}`."""
+    """Count stacks, for flame graphs and profiles: `{}`, or `{weigh: FIELD, user: true, max: 1000}`."""
     aggregate: Aggregate = "auto"
     """Who adds up: `events` the agent; `kernel` hist triggers, or the agent on a kernel that has none; `auto`
     whichever is cheapest."""

@@ -19,7 +19,7 @@ def stacks_of(probe: ProbeModel, alternatives: Alternatives, report: Report) -> 
     weigh = probe.stacks.weigh
     if weigh is not None and (why := _no_weight(weigh, alternatives)):
         report(("stacks", "weigh"), why)
-    return Stacks(weigh, probe.stacks.max)
+    return Stacks(weigh, probe.stacks.max, probe.stacks.user)
 
 
 def _no_weight(name: str, alternatives: Alternatives) -> str | None:

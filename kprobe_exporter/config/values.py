@@ -190,10 +190,11 @@ PROBE_LIMIT, LIMIT_OF_ALL = CpuShare(0.01), CpuShare(0.02)
 
 
 class Stacks(NamedTuple):
-    """The kernel's stacks, of which ``most`` different ones are counted; ``weigh`` is a field to add up."""
+    """``most`` counted stacks. ``weigh`` is a field to add up. ``user``: the program's is added."""
 
     weigh: str | None = None
     most: int = 1000
+    user: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,8 @@ class Probe:
     """A probe, which uses the first alternative of ``attach`` that the kernel supports.
 
     The fields of ``ProbeModel`` describe the others. Without bounds there is no built-in histogram.
-    ``native``: the built-in histograms have exponential buckets, too.
+    ``native``: the built-in histograms have exponential buckets, too. ``user_stack``: as planned, each event
+    has the program's stack.
     """
 
     name: str
@@ -215,6 +217,7 @@ class Probe:
     optional: bool = False
     stack: bool = False
     stacks: Stacks | None = None
+    user_stack: bool = False
     aggregate: Aggregate = "auto"
     limit: Threshold = PROBE_LIMIT
     critical: bool = False

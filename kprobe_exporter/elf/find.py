@@ -59,12 +59,15 @@ def function_at(path: str, offset: int) -> tuple[str, int] | None:
     with opened(library_path(path)) as file:
         address = file.address_of(_offset(file, "", offset))
         assert address is not None
-        found = [(_rank(name, one), name, one.value) for name, one in islice(file.at(address), MOST_NAMES)]
+        found = [
+            (rank(name, one.binding), name, one.value) for name, one in islice(file.at(address), MOST_NAMES)
+        ]
         return (min(found)[1], address - min(found)[2]) if found else None
 
 
-def _rank(name: str, symbol: ElfSymbol) -> tuple[int, int]:
-    return WIDER.get(symbol.binding, len(WIDER)), len(name) - len(name.lstrip("_"))
+def rank(name: str, binding: int) -> tuple[int, int]:
+    """Return what makes a name of a function the better one, the least first."""
+    return WIDER.get(binding, len(WIDER)), len(name) - len(name.lstrip("_"))
 
 
 def _offset(file: ElfFile, symbol: str, offset: int) -> int:

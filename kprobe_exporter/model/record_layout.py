@@ -47,10 +47,21 @@ class Shape(NamedTuple):
 
 
 class StackLayout(NamedTuple):
-    """The records of ``ftrace/kernel_stack``: their event id, and the offset of the return addresses."""
+    """The records of ``ftrace/kernel_stack`` or ``user_stack``: their event id, and the addresses' offset.
+
+    ``process`` is the offset of the process' id, which only a program's stack has.
+    """
 
     id: int
     offset: int
+    process: int = 0
+
+
+class StackLayouts(NamedTuple):
+    """The records of both kinds of stacks, None for those that the kernel does not have."""
+
+    kernel: StackLayout | None = None
+    user: StackLayout | None = None
 
 
 class Geometry(NamedTuple):

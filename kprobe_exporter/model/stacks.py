@@ -3,8 +3,37 @@
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
+
+class Place(NamedTuple):
+    """A place in a program's code: ``offset`` bytes from the start of the file with this number.
+
+    The number is that of `Programs`, and 0 is no file. ``name`` is shown where the function is unknown: the
+    file's name in brackets, as ``[libc.so.6]``, or ``[unknown]``.
+    """
+
+    file: int
+    offset: int
+    name: bytes
+
+
+Addresses: TypeAlias = tuple[int, ...]
+"""The stack of a program as the kernel finds it: where it is, and return addresses, innermost first."""
+
 Stack: TypeAlias = tuple[bytes, ...]
-"""The names of a stack's functions, innermost first; an address that has no name as ``0x…``."""
+"""The names of a stack's functions, innermost first; an address of the kernel that has no name as ``0x…``. A
+program's function is written as DTrace does, ``libc.so.6`malloc``."""
+
+Frames: TypeAlias = tuple[bytes | Place, ...]
+"""A stack as it is counted: the places in programs are named when somebody looks."""
+
+
+def of_program(frame: bytes) -> bool:
+    """Return whether a frame that has its name is a program's, not the kernel's."""
+    return b"`" in frame or (frame.startswith(b"[") and frame != TRAMPOLINE)
+
+
+TRAMPOLINE = b"[FTRACE TRAMPOLINE]"
+"""A frame of ftrace's own code, as the kernel prints it (kernel/trace/trace_output.c)."""
 
 STACK_KEYS = ("common_stacktrace", "stacktrace")
 """The key of a hist trigger that is the kernel's stack. It is ``stacktrace`` on Linux 6.1."""

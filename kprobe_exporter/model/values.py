@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 from kprobe_exporter.model.aggregation import RecordFilter, Refused, Tally, Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.hist import HistReading, HistTable
-from kprobe_exporter.model.stacks import StackTable
+from kprobe_exporter.model.stacks import Addresses, Stack, StackTable
 
 Value: TypeAlias = int | bytes | None
 """A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
@@ -129,7 +129,8 @@ class Layout:
 
     ``layout_id`` is the layout's number in its agent; records refer to their layout by it. ``pattern`` is a
     regular expression for the text of a static tracepoint, with one group per argument; None for probe
-    events, which the kernel prints in one form. ``stack``: the kernel's stack follows each event.
+    events, which the kernel prints in one form. ``stack``: the kernel's stack follows each event, and with
+    ``user_stack`` the program's.
     ``user``: the addresses are a program's, so the caller is unknown. ``caller``: the configuration uses
     the function that a return goes back to, for which the kernel's symbols have to be loaded. ``absent`` are
     the fields that the configuration uses and this event lacks: their labels are empty. ``computed`` are
@@ -145,6 +146,7 @@ class Layout:
     returns: ReturnType | None = None
     pattern: bytes | None = None
     stack: bool = False
+    user_stack: bool = False
     user: bool = False
     caller: bool = False
     absent: frozenset[str] = frozenset()
@@ -198,7 +200,8 @@ class Batch:
     ``lost`` is the sum of the kernel's LOST lines. Per-CPU ``overrun`` counts the same events, so the two
     are never added. ``stacks`` pair frames, innermost first, as printed, with the record that they belong
     to. The kernel writes an event before its stack, and events do not wait for their stacks: the record
-    may be from an earlier batch, and the last frames may come with the next batch.
+    may be from an earlier batch, and the last frames may come with the next batch. ``user_stacks`` are those
+    of programs, with the process' id, or in text the thread's, and come before the kernel's.
 
     ``repeated`` are records of layouts with a recipe, each with the number of those that it stands for: they
     are equal in all that the recipe uses.
@@ -226,7 +229,8 @@ class Batch:
     begun: dict[int, int] = field(default_factory=dict)
     unparsed: int = 0
     lost: int = 0
-    stacks: list[tuple[Record, tuple[bytes, ...]]] = field(default_factory=list)
+    stacks: list[tuple[Record, Stack]] = field(default_factory=list)
+    user_stacks: list[tuple[Record, int, Addresses]] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     unpaired: Counter[int] = field(default_factory=Counter)
     table_full: Counter[int] = field(default_factory=Counter)

@@ -17,7 +17,7 @@ from kprobe_exporter.plan.typed import ARGUMENT, in_registers
 UNCOUNTED = "this kernel counts an fprobe in no other way"
 """No profile file lists fprobes. Only a hist trigger counts their hits without writing events."""
 
-NO_STACK = "a stack is the kernel's, and there is none behind a program's code"
+NO_STACK = "the kernel has no stack behind a program's code: stacks: {user: true} counts the program's"
 
 
 def function_spec(
@@ -57,7 +57,7 @@ def user_spec(
       never hit. So every offset is checked against the file's code; one inside a function is trusted.
     """
     target = attach.target
-    if probe.stack or probe.stacks is not None:
+    if (bare := without_kernel_stack(probe)) is None:
         return Unsupported(str(target), NO_STACK)
     try:
         code = kernel.locate(target)
@@ -69,8 +69,15 @@ def user_spec(
         "r" if target.kind.is_return else "p",
         f"{code.path or target.path}:{code.offset:#x}",
     )
-    spec = defined(probe, attach, wanted, kernel, layout_id, max_series, args, place)
+    spec = defined(bare, attach, wanted, kernel, layout_id, max_series, args, place)
     return spec if isinstance(spec, Unsupported) else in_file(spec, code.inode, code.path)
+
+
+def without_kernel_stack(probe: Probe) -> Probe | None:
+    """Return the probe as it is planned in a program; None if it is to have stacks of the kernel."""
+    if not probe.user_stack and (probe.stack or probe.stacks is not None):
+        return None
+    return replace(probe, stack=False)
 
 
 def in_file(spec: ProbeSpec, inode: tuple[int, int] | None, path: str | None) -> ProbeSpec:
@@ -107,6 +114,7 @@ def defined(
         tuple(layout_arg(arg, attach.read.get(arg.name)) for arg in args),
         attach.returns,
         stack=probe.stack,
+        user_stack=probe.user_stack,
         user=target.kind.in_file,
         caller="caller" in wanted and not target.kind.in_file,
     )

@@ -76,7 +76,7 @@ def joined_spec(
     # The duration needs both events, so each is recorded, and its stacks are counted when they are joined.
     whole = replace(probe, aggregate="events", stacks=None)
     ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
-    last = replace(whole, stack=False)
+    last = replace(whole, stack=False, user_stack=False)
     suffix = "return" if kind.is_call else "end"
     ended = single(last, _half(attach.end, by_stack), wanted - {"comm"})  # wanted has the key's fields
     ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))

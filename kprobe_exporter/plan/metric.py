@@ -107,14 +107,15 @@ def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
     """
     if probe.aggregate != "auto":
         return "aggregate: events" if probe.aggregate == "events" else NO_HIST
-    stacks = [STACKS_COUNTED_HERE] if probe.stack and probe.stacks is not None else []
+    each = probe.stack or probe.user_stack
+    stacks = [STACKS_COUNTED_HERE] if each and probe.stacks is not None else []
     if probe.metrics or probe.export is not None or wanted:
         names = [f"the metric {metric.name} takes its events" for metric in probe.metrics]
         exported = ["its events are exported"] if probe.export is not None else []
         return [*names, *exported, *stacks, "a metric takes its events"][0]
     if attach.filter:
         return "its filter is counted by events"
-    if probe.stack:
+    if each:
         return [*stacks, "stack: true"][0]
     if attach.returns is not None and attach.returns.fetch is not None:
         return "its return value is read"

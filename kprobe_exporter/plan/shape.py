@@ -5,7 +5,7 @@ import re
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format, read_as
 from kprobe_exporter.grammar.fetch import INTEGERS
-from kprobe_exporter.model.record_layout import Field, FieldKind, Geometry, Shape, StackLayout
+from kprobe_exporter.model.record_layout import Field, FieldKind, Geometry, Shape, StackLayout, StackLayouts
 from kprobe_exporter.model.values import Arg, Layout
 
 ARRAY_TYPE = re.compile(r"(\w+)\[(\d+)\]")
@@ -38,12 +38,21 @@ def geometry(header_page: str, header_event: str) -> Geometry:
     return Geometry(commit, commit_size, data, data + size)
 
 
-def stacks(text: str) -> StackLayout:
-    """Parse events/ftrace/kernel_stack/format: where the return addresses start. Raises GrammarError."""
+def stacks(kernel: str | None, user: str | None) -> StackLayouts:
+    """Parse the formats of ftrace:kernel_stack and user_stack, None if missing. Raises GrammarError."""
+    return StackLayouts(
+        None if kernel is None else _stacks(kernel, "kernel_stack"),
+        None if user is None else _stacks(user, "user_stack"),
+    )
+
+
+def _stacks(text: str, event: str) -> StackLayout:
     form = parse_format(text)
-    if "caller" not in form.fields:
-        raise GrammarError("the format of ftrace:kernel_stack has no field 'caller'", text)
-    return StackLayout(form.id, form.fields["caller"].offset)
+    wanted = ("caller", "tgid") if event == "user_stack" else ("caller",)
+    if missing := [name for name in wanted if name not in form.fields]:
+        raise GrammarError(f"the format of ftrace:{event} has no field '{missing[0]}'", text)
+    process = form.fields["tgid"].offset if event == "user_stack" else 0
+    return StackLayout(form.id, form.fields["caller"].offset, process)
 
 
 def shape(layout: Layout, text: str) -> Shape:

@@ -12,13 +12,16 @@ from kprobe_exporter.plan.kernel import MIN_ROWS, no_error
 def recorded(probe: Probe, *, counted_by_kernel: bool) -> Probe:
     """Return the probe as it is planned: with each event's stack recorded, if the agent counts its stacks.
 
-    It does so of calls and pairs, whose duration only the agent knows, where there are no hist triggers, and
-    where each stack is recorded anyway.
+    It does so of calls and pairs, whose duration only the agent knows, where there are no hist triggers,
+    where each stack is recorded anyway, and with the program's stacks, which no trigger knows.
     """
     if probe.stacks is None:
         return probe
     joined = any(attach.end is not None for attach in probe.attach)
-    return replace(probe, stack=True) if joined or not counted_by_kernel else probe
+    if not (joined or probe.stacks.user) and counted_by_kernel:
+        return probe
+    of_kernel = any(not one.target.kind.in_file for attach in probe.attach for one in attach.single)
+    return replace(probe, stack=probe.stack or of_kernel, user_stack=probe.stacks.user)
 
 
 def with_trigger(way: ProbeSpec | Unsupported, probe: Probe, attach: Attach) -> ProbeSpec | Unsupported:
@@ -26,7 +29,7 @@ def with_trigger(way: ProbeSpec | Unsupported, probe: Probe, attach: Attach) -> 
 
     A trigger sees each firing, whatever the event's filter is, so it repeats the kernel's filter.
     """
-    if probe.stacks is None or probe.stack or isinstance(way, Unsupported):
+    if probe.stacks is None or probe.stack or probe.user_stack or isinstance(way, Unsupported):
         return way
     if way.file is None and way.residual_filter is not None and way.filter is None:
         return Unsupported(way.target, "the kernel counts its stacks, and cannot evaluate its filter")

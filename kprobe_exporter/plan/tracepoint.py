@@ -151,8 +151,17 @@ class _Tracepoint:
         if self.comm:
             args.append(("comm=$comm:string", Arg("comm", "str")))
         args.sort(key=lambda arg: arg[1].kind == "str")  # strings last: see function._event_args
-        recorded, returns, stack = tuple(arg for _, arg in args), self.attach.returns, self.probe.stack
-        layout = Layout(layout_id, probe, probe, "eprobe", target.event, recorded, returns, stack=stack)
+        layout = Layout(
+            layout_id,
+            probe,
+            probe,
+            "eprobe",
+            target.event,
+            tuple(arg for _, arg in args),
+            self.attach.returns,
+            stack=self.probe.stack,
+            user_stack=self.probe.user_stack,
+        )
         body = " ".join([f"{target.system}.{target.event}", *(text for text, _ in args)])
         spec = described(self.attach, layout, "dynamic_events", "e", body)
         return replace(
@@ -170,8 +179,18 @@ class _Tracepoint:
             pattern, args = (b"", self._in_page(shown, wanted)) if self.binary else self._in_text(shown)
         except GrammarError as error:
             return Unsupported(str(self.attach.target), error.message)
-        returns, stack = self.attach.returns, self.probe.stack
-        layout = Layout(layout_id, probe, event, "tracepoint", event, args, returns, pattern, stack)
+        layout = Layout(
+            layout_id,
+            probe,
+            event,
+            "tracepoint",
+            event,
+            args,
+            self.attach.returns,
+            pattern,
+            stack=self.probe.stack,
+            user_stack=self.probe.user_stack,
+        )
         return described(self.attach, layout)
 
     def _in_text(self, shown: dict[str, str]) -> tuple[bytes, tuple[Arg, ...]]:

@@ -11,7 +11,7 @@ from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.usdt_argument import UsdtArgument, parse_usdt_arguments
 from kprobe_exporter.model.values import ProbeSpec, Unsupported
-from kprobe_exporter.plan.function import NO_STACK, defined, in_file
+from kprobe_exporter.plan.function import NO_STACK, defined, in_file, without_kernel_stack
 from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.typed import ARGUMENT
 
@@ -31,7 +31,7 @@ def usdt_spec(
     (trace_probe_compare_arg_type() of kernel/trace/trace_probe.c).
     """
     target = attach.target
-    if probe.stack or probe.stacks is not None:
+    if (bare := without_kernel_stack(probe)) is None:
         return Unsupported(str(target), NO_STACK)
     try:
         found = kernel.locate_usdt(target)
@@ -41,7 +41,7 @@ def usdt_spec(
     specs: list[ProbeSpec] = []
     for site, args in zip(found.sites, places, strict=True):
         place = "uprobe_events", "p", _place(found.path or target.path, site)
-        spec = defined(probe, attach, wanted, kernel, layout_id, max_series, args, place)
+        spec = defined(bare, attach, wanted, kernel, layout_id, max_series, args, place)
         if isinstance(spec, Unsupported):
             return spec
         specs.append(spec)

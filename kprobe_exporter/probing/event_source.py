@@ -153,8 +153,8 @@ class BufferReader:
             self._adopt_text = lambda layouts, *how: partial(pipe.adopt, LineParser(layouts, *how))
             return
         page = self._geometry.page
-        stack_format = instance.event_format("ftrace", "kernel_stack")
-        self._stacks = stacks(stack_format) if stack_format else None
+        formats = (instance.event_format("ftrace", name) for name in ("kernel_stack", "user_stack"))
+        self._stacks = stacks(*formats)
         # It knows stacks, as their trigger acts from when it is attached, before its event is enabled.
         names = KernelNames(self._threads, Symbols(instance.files))
         empty_parser = page_parser()(self._geometry, (), names, self._stacks)

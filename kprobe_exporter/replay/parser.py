@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.model.values import Arg, Batch, Layout, Record, Value
 from kprobe_exporter.replay.bodies import Argument, Form, Head, number, read_arguments, read_head
-from kprobe_exporter.source.lines import LONGEST, NAME_COLUMNS, StackAssembler
+from kprobe_exporter.source.line_stacks import StackAssembler
+from kprobe_exporter.source.lines import LONGEST, NAME_COLUMNS
 from kprobe_exporter.source.walk import arguments_pattern
 
 PREFIX = (

@@ -39,6 +39,7 @@ cdef struct Kind:
     Place* fields
     Place caller
     bint tallied
+    bint user_stack  # whether the program's stack is wanted, too
     int32_t residual_filter
     uint32_t first
     uint32_t tables

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
-from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout
+from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayouts
 from kprobe_exporter.model.values import Batch
 from kprobe_exporter.source.values import Buffer, Names
 
@@ -16,7 +16,7 @@ class PageParser:
         geometry: Geometry,
         shapes: Iterable[Shape],
         names: Names,
-        stacks: StackLayout | None = None,
+        stacks: StackLayouts = ...,
         tgid: bool = False,
         recipes: Mapping[int, Recipe] | None = None,
         filters: Mapping[int, RecordFilter] | None = None,

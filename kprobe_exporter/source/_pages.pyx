@@ -25,6 +25,7 @@ from collections import Counter
 from math import ceil, floor
 
 from kprobe_exporter.model.values import LOWEST_ADDRESS as _LOWEST_ADDRESS, MAX_ERRNO as _MAX_ERRNO
+from kprobe_exporter.model.record_layout import StackLayouts
 from kprobe_exporter.model.values import STACK_POINTER, Batch
 from kprobe_exporter.model.condition import is_unsigned
 from kprobe_exporter.model.aggregation import Refused, Tally
@@ -51,6 +52,7 @@ cdef extern from *:
 cdef enum:
     STACK = -1
     LOST = -2
+    USER_STACK = -3
 
 cdef uint32_t MISSED = 1u << 31, COUNTED = 1u << 30
 cdef bint LITTLE = sys.byteorder == "little"
@@ -96,26 +98,28 @@ cdef class PageParser(Joining):
     cdef Between[MOST_PAGES] _losses
     cdef uint32_t _nlosses
     cdef uint32_t _commit, _commit_size, _data, _page, _low
-    cdef int32_t _stack_id
-    cdef uint32_t _stack_offset
+    cdef int32_t _stack_id, _user_id
+    cdef uint32_t _stack_offset, _user_offset, _user_process
+    cdef bint _follows  # whether the last event is one whose program's stack is wanted
     cdef readonly uint64_t time
-    cdef object _stacked, _lasts, _tests
+    cdef object _stacked, _followed, _lasts, _tests
 
     def __cinit__(
-        self, geometry, shapes, names, stacks=None, tgid=False, recipes=None, filters=None, joins=None, most_open=None
+        self, geometry, shapes, names, stacks=StackLayouts(), tgid=False, recipes=None, filters=None, joins=None, most_open=None
     ):
         self._commit, self._commit_size, self._data, self._page = geometry
         self._low = self._commit if LITTLE else self._commit + self._commit_size - 4
         self._seed = int.from_bytes(os.urandom(8), "little")
         self._random = int.from_bytes(os.urandom(8), "little") | 1
-        self._stack_id = stacks.id if stacks else -1
-        self._stack_offset = stacks.offset if stacks else 0
+        kernel, user = stacks
+        self._stack_id, self._stack_offset = kernel[:2] if kernel else (-1, 0)
+        self._user_id, self._user_offset, self._user_process = user if user else (-1, 0, 0)
         self._shapes = list(shapes)
         self._layout_ids = [shape.layout.layout_id for shape in self._shapes]
         self._numbers = {layout_id: number for number, layout_id in enumerate(self._layout_ids)}
         self._names, self._wants_tgid = names, tgid
         self._readers = [[reader(field, names) for field in shape.fields] for shape in self._shapes]
-        self._batch, self._stacked = Batch(), {}
+        self._batch, self._stacked, self._followed = Batch(), {}, {}
         self._lasts, self._gaps = {}, set()
         self._resolvers, self._owners = [], []
         recipes, filters, queued = recipes or {}, filters or {}, {}
@@ -135,6 +139,7 @@ cdef class PageParser(Joining):
             self._kinds[number].next = self._by_id[<uint32_t>shape.id]
             self._by_id[<uint32_t>shape.id] = number
             self._kinds[number].residual_filter = -1
+            self._kinds[number].user_stack = shape.layout.user_stack
             self._make_places(&self._kinds[number], shape)
             only = filters.get(shape.layout.layout_id)
             if only is not None and only.condition is not None:
@@ -279,6 +284,7 @@ cdef class PageParser(Joining):
     def resume_from(self, PageParser before):
         """Continue after the last ``take`` of another parser, perhaps between an event and its stack."""
         self._stacked, self._lasts, self._gaps = before._stacked, before._lasts, before._gaps
+        self._followed = before._followed
         self.time = before.time
         self._continue_joins(before)
 
@@ -286,6 +292,7 @@ cdef class PageParser(Joining):
         """Prepare for pages of this CPU."""
         self._last = self._lasts.get(cpu, 0)
         self._gap = cpu in self._gaps
+        self._follows = cpu in self._followed
         self._nlosses = 0
         if self._open != NULL:
             self._find_queue(cpu)
@@ -323,7 +330,7 @@ cdef class PageParser(Joining):
         if commit & MISSED:
             if not self._push(NULL, 0, LOST, 0):
                 return NO_MEMORY
-            self._gap = True
+            self._gap, self._follows = True, False
             if commit & COUNTED and end + self._commit_size <= length:
                 self._lost += _u64(page + end) if self._commit_size == 8 else _u32(page + end)
         while at < end:
@@ -380,15 +387,22 @@ cdef class PageParser(Joining):
         cdef uint32_t i
         cdef Rec rec
         cdef Kind* kind
+        cdef bint followed = self._follows, follows = False
         if length < 8:
             return DAMAGED
         memcpy(&number, start, 2)
         at = self._by_id[number] if number < self._ids else -1
+        if at < 0 and number == self._stack_id:
+            return WALKED if self._push(start, length, STACK, time) else NO_MEMORY
+        self._follows = False
         if at < 0:
-            if number != self._stack_id:
+            if number != self._user_id:
                 self._unparsed += 1
-            elif not self._push(start, length, STACK, time):
-                return NO_MEMORY
+            elif followed:
+                if length < self._user_process + 4:
+                    return DAMAGED
+                if not self._push(start, length, USER_STACK, time):
+                    return NO_MEMORY
             return WALKED
         rec.start, rec.length, rec.time, rec.cpu, rec.nodes = start, length, time, cpu, self._nodes
         rec.second, rec.elapsed = NULL, 0
@@ -418,6 +432,7 @@ cdef class PageParser(Joining):
                     kind.passed += 1
                 if not self._push(start, length, at, time):
                     return NO_MEMORY
+                follows |= kind.user_stack
             else:
                 kind.arrived += 1
                 if kind.residual_filter < 0 or _meets(self._nodes, kind.residual_filter, &rec) == YES:
@@ -428,6 +443,7 @@ cdef class PageParser(Joining):
                     if kind.chooser.chooses and not self._push_chosen(kind, &rec, at):
                         return NO_MEMORY
             at = kind.next
+        self._follows = follows
         return WALKED
 
     cdef bint _push_chosen(self, const Kind* kind, const Rec* rec, int32_t at) noexcept nogil:
@@ -452,6 +468,7 @@ cdef class PageParser(Joining):
         cdef uint32_t i, count = self._npending
         cdef Pending* one
         cdef const uint8_t* before = NULL
+        cdef const uint8_t* begun = NULL
         self._npending = 0
         self._lasts[cpu] = self._last
         if self._gap:
@@ -465,9 +482,15 @@ cdef class PageParser(Joining):
             one = &self._pending[i]
             if one.kind == LOST:
                 self._stacked.pop(cpu, None)
+                self._followed.pop(cpu, None)
             elif one.kind == STACK:
                 self._stack(one, cpu)
+            elif one.kind == USER_STACK:
+                self._user_stack(one, cpu)
             else:
+                if self._kinds[one.kind].user_stack and one.start != begun:
+                    self._followed.pop(cpu, None)
+                    begun = one.start
                 record = self._record(one, cpu)
                 test = self._tests[one.kind]
                 if test is not None:
@@ -477,17 +500,39 @@ cdef class PageParser(Joining):
                     self._kinds[one.kind].passed += 1
                 records.append(record)
                 if self._shapes[one.kind].layout.stack:
-                    self._expect(record, one.start == before)
+                    self._expect(self._stacked, record, one.start == before)
                     before = one.start
+                if self._kinds[one.kind].user_stack:
+                    self._expect(self._followed, record, cpu in self._followed)
+        if not self._follows:
+            self._followed.pop(cpu, None)
         return 0
 
-    cdef object _expect(self, record, bint same):
+    cdef object _expect(self, waiting, record, bint same):
         """Note that a stack may follow, for all records of this event. Two events may have the same time."""
         _, _, cpu, tid, *_ = record
         if same:
-            self._stacked[cpu][1].append(record)
+            waiting[cpu][1].append(record)
         else:
-            self._stacked[cpu] = (tid, [record])
+            waiting[cpu] = (tid, [record])
+
+    cdef object _user_stack(self, const Pending* one, int cpu):
+        """Give a program's stack to the records right before it: every event of the instance has one."""
+        cdef uint32_t at = self._user_offset
+        cdef uint64_t address
+        cdef int32_t tid
+        memcpy(&tid, one.start + 4, 4)
+        expected = self._followed.pop(cpu, None)
+        if expected is None or expected[0] != tid:
+            return
+        process, addresses = _u32(one.start + self._user_process), []
+        while at + 8 <= one.length:
+            address = _u64(one.start + at)
+            if address == 0:
+                break
+            addresses.append(address)
+            at += 8
+        self._batch.user_stacks += [(record, process, tuple(addresses)) for record in expected[1]]
 
     cdef object _stack(self, const Pending* one, int cpu):
         cdef uint32_t at = self._stack_offset

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
-from kprobe_exporter.model.values import TIME, Batch, Layout, Record
+from kprobe_exporter.model.values import LAYOUT_ID, TIME, Batch, Layout
+from kprobe_exporter.source.line_stacks import StackAssembler, UserStackAssembler
 from kprobe_exporter.source.pages import loss
 from kprobe_exporter.source.repeated_lines import RepeatedLines
 from kprobe_exporter.source.walk import Walk, text_key
@@ -28,7 +29,7 @@ PREFIX = (
 HEAD = re.compile(PREFIX + rb"([A-Za-z_]\w*(?:: |\(| -> ))")
 """The start of every event's line; a system call prints ``sys_NAME(`` and ``sys_NAME ->``."""
 
-STACK = re.compile(PREFIX + rb"<stack trace>\n")
+STACK = re.compile(PREFIX + rb"<(user )?stack trace>\n")
 
 LOST = re.compile(rb"CPU:(\d{1,10}) \[LOST (?:(\d{1,20}) )?EVENTS\]\n")
 
@@ -38,75 +39,12 @@ LONGEST = 65536
 MOST_CPUS = 8192
 """CPUs whose last event's time is kept (NR_CPUS of x86), because the text may name any number."""
 
-FRAME = re.compile(rb"[ \t]*=> ([^\n]*)\n")
-"""One line of a stack: ``sym``, with the option sym-offset ``sym+0x1/0x2``, with sym-addr ``sym <address>``
-(seq_print_ip_sym() of kernel/trace/trace_output.c)."""
-
-WAITING = 1024
-"""The most events that wait for their stack; in practice one per CPU and level of interrupt."""
-
 BATCH_BYTES = 65536
 """Text that makes a batch: adding up 600 records at once costs half of what 40 at a time do. It is more than
 a read ever returns: one trace_seq, 4 KiB on 6.1 and 8 KiB on 6.12."""
 
 MOST_BATCHES = 2500
 """Batches in one round: 160 MB of text, more than the ring buffers hold. It ends a round during a flood."""
-
-
-class StackAssembler:
-    """Gives each stack to its event: the last one of its CPU and thread that has none yet.
-
-    The kernel writes an event and then its stack (a post trigger, kernel/trace/trace_events_trigger.c).
-    Events of other CPUs may come in between, and on the same CPU those of an interrupt's probes, each with
-    its own stack before this one: so the last event that waits is the right one. A stack without such an
-    event is dropped; the loss of its event was counted. Not thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[int, int, list[Record]]] = []
-        self._owners: list[Record] = []
-        self._frames: list[bytes] = []
-        self._next = -1
-
-    def expect(self, cpu: int, tid: int, records: list[Record]) -> None:
-        """Note an event whose stack will follow; ``records`` is empty if the event could not be read."""
-        self._waiting.append((cpu, tid, records))
-        if len(self._waiting) > WAITING:
-            del self._waiting[: WAITING // 2]
-
-    def forget(self, cpu: int) -> None:
-        """Expect no stacks of this CPU any more, because the kernel lost what came next."""
-        self._waiting = [waiting for waiting in self._waiting if waiting[0] != cpu]
-
-    def begin(self, cpu: int, tid: int, frames_at: int, batch: Batch) -> None:
-        """Start a stack whose first frame is at this position of the text."""
-        self.hand_over(batch)
-        self._owners, self._next = self._take(cpu, tid), frames_at
-
-    def frame(self, data: bytes, at: int, end: int) -> int:
-        """Return where the next line starts if this line is a frame of the stack, else 0."""
-        if at != self._next or not (found := FRAME.match(data, at, end)):
-            return 0
-        if self._owners:
-            self._frames.append(found[1])
-        self._next = found.end()
-        return self._next
-
-    def shift(self, at: int) -> None:
-        """Adjust positions: the text that follows starts with what was at this position."""
-        self._next -= at
-
-    def hand_over(self, batch: Batch) -> None:
-        """Put the frames that were read so far into a batch."""
-        if self._frames:
-            batch.stacks += [(record, tuple(self._frames)) for record in self._owners]
-            self._frames = []
-
-    def _take(self, cpu: int, tid: int) -> list[Record]:
-        for number in range(len(self._waiting) - 1, -1, -1):
-            if self._waiting[number][0] == cpu:
-                return self._waiting.pop(number)[2] if self._waiting[number][1] == tid else []
-        return []
 
 
 class LineParser:
@@ -119,7 +57,8 @@ class LineParser:
     its own, and usually unparsed.)
 
     Several layouts may have the same text, such as two probes on one tracepoint: each makes its own record.
-    Stacks are read if any layout asks for them; otherwise their lines are unparsed.
+    Stacks are read if any layout asks for them; otherwise their lines are unparsed. If it asks for those of
+    programs, each line is read by itself.
 
     A loss reaches from the last record of its CPU, or 0 if there is none, to the next record of any CPU,
     because the kernel prints in time order, and LOST right before the CPU's next event. Only records set
@@ -143,10 +82,15 @@ class LineParser:
         shared: defaultdict[bytes, list[Layout]] = defaultdict(list)
         for layout in layouts:
             shared[text_key(layout)].append(layout)
+        self._followed_by_user = {one.layout_id for same in shared.values() for one in same if one.user_stack}
         alone = {  # the usual case: one layout, no stack, no filter
             key: one
             for key, (one, *more) in shared.items()
-            if not more and not one.stack and one.layout_id not in self._filters
+            if not more
+            and not one.stack
+            and one.layout_id not in self._filters
+            # Each event has a program's stack then, which has to be told apart.
+            and not self._followed_by_user
         }
         self._walks = {key: Walk.of(one) for key, one in alone.items()}
         # A thread's cgroup is looked up at each record's place in the stream.
@@ -155,6 +99,7 @@ class LineParser:
         self._others = {key: [*map(Walk.of, same)] for key, same in shared.items() if key not in self._walks}
         self._stacked = {key for key, same in shared.items() if any(layout.stack for layout in same)}
         self._stacks = StackAssembler()
+        self._user_stacks = UserStackAssembler()
         self._rest = b""
         self._last: dict[int, int] = {}
         self._gaps: dict[int, int] = {}
@@ -162,7 +107,7 @@ class LineParser:
 
     def resume_from(self, before: "LineParser") -> None:
         """Continue where another parser stopped, possibly in the middle of a line."""
-        self._rest, self._stacks = before._rest, before._stacks
+        self._rest, self._stacks, self._user_stacks = before._rest, before._stacks, before._user_stacks
         self._last, self._gaps = before._last, before._gaps
 
     def take(self) -> Batch:
@@ -175,8 +120,9 @@ class LineParser:
         data = self._rest + data
         at = self._parse(data, batch)
         self._rest = data[at : at + LONGEST]
-        self._stacks.shift(at)
-        self._stacks.hand_over(batch)
+        for stacks in (self._stacks, self._user_stacks):
+            stacks.shift(at)
+            stacks.hand_over(batch)
         self._close_gaps(batch)
         self._gaps_at = 0
         if len(self._last) > MOST_CPUS:
@@ -246,19 +192,27 @@ class LineParser:
             self._lost(int(cpu), batch)
         if key in self._stacked:
             self._stacks.expect(int(cpu), int(tid), records)
+        if self._followed_by_user:
+            following = [one for one in records if one[LAYOUT_ID] in self._followed_by_user]
+            self._user_stacks.expect(int(cpu), int(tid), following)
         return after
 
     def _no_event(self, data: bytes, at: int, end: int, batch: Batch) -> int:
         """Take in a line without an event; return where the next line starts."""
-        if self._stacked:
+        if self._stacked or self._followed_by_user:
             if found := STACK.match(data, at, end):
-                self._stacks.begin(int(found[3]), int(found[1]), found.end(), batch)
+                tid, tgid, cpu, _, _, of_program = found.groups()
+                if of_program:
+                    self._user_stacks.begin(int(cpu), int(tid), int(tgid or tid), found.end(), batch)
+                else:
+                    self._stacks.begin(int(cpu), int(tid), found.end(), batch)
                 return found.end()
-            if after := self._stacks.frame(data, at, end):
+            if after := self._stacks.frame(data, at, end) or self._user_stacks.frame(data, at, end):
                 return after
         if lost := LOST.match(data, at):
             batch.lost += int(lost[2] or 0)
             self._stacks.forget(int(lost[1]))
+            self._user_stacks.forget(int(lost[1]))
             self._lost(int(lost[1]), batch)
         elif not data.startswith(b"#", at):
             batch.unparsed += 1

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
-from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout
+from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout, StackLayouts
+from kprobe_exporter.model.stacks import TRAMPOLINE as NAMED_TRAMPOLINE
 from kprobe_exporter.model.values import Batch, Loss, Record
 from kprobe_exporter.source.values import Buffer, Names, Read, reader
 
@@ -40,6 +41,8 @@ HEAD = struct.Struct("=HBBi")
 LITTLE = sys.byteorder == "little"
 TRAMPOLINE = (1 << 31) - 1
 """Stands for ftrace's own code in a stack (FTRACE_TRAMPOLINE_MARKER, kernel/trace/trace.h)."""
+
+NO_STACKS = StackLayouts()
 
 ULONG_MAX = (1 << 64) - 1
 """Ends a stack that is shorter than its record."""
@@ -68,7 +71,7 @@ class PageParser:
         geometry: Geometry,
         shapes: Iterable[Shape],
         names: Names,
-        stacks: StackLayout | None = None,
+        stacks: StackLayouts = NO_STACKS,
         tgid: bool = False,
         recipes: Mapping[int, Recipe] | None = None,
         filters: Mapping[int, RecordFilter] | None = None,
@@ -86,6 +89,7 @@ class PageParser:
             readers = [reader(field, names) for field in shape.fields]
             self._shapes[shape.id].append((shape, readers))
         self._stacked: dict[int, tuple[int, list[Record]]] = {}
+        self._followed: dict[int, tuple[int, list[Record]]] = {}  # those that a program's stack follows
         self._batch = Batch()
         self._last: dict[int, int] = {}
         self._gaps: set[int] = set()
@@ -130,6 +134,7 @@ class PageParser:
     def resume_from(self, before: "PageParser") -> None:
         """Continue after the last ``take`` of another parser, perhaps between an event and its stack."""
         self._stacked, self._last, self._gaps = before._stacked, before._last, before._gaps
+        self._followed = before._followed
         self.time = before.time
 
     @property
@@ -147,6 +152,7 @@ class PageParser:
             raise _DamagedError
         if commit & MISSED:
             self._stacked.pop(cpu, None)
+            self._followed.pop(cpu, None)
             self._gaps.add(cpu)
             if commit & COUNTED and end + geometry.commit_size <= len(page):
                 count = LONG_WORD if geometry.commit_size == 8 else WORD
@@ -191,13 +197,11 @@ class PageParser:
         number, _, _, tid = HEAD.unpack_from(page, start)
         shapes = self._shapes.get(number)
         if shapes is None:
-            if self._stacks is None or number != self._stacks.id:
-                self._batch.unparsed += 1
-            else:
-                self._stack(page, start, end, cpu, tid)
+            self._stack_or_unknown(number, page, start, end, cpu, tid)
             return
+        self._followed.pop(cpu, None)
         tgid = self._names.tgid(tid) if self._wants_tgid else None
-        expecting = []
+        expecting, following = [], []
         for shape, readers in shapes:
             if end - start < shape.size:
                 raise _DamagedError
@@ -212,15 +216,44 @@ class PageParser:
             self._batch.records.append(record)
             if shape.layout.stack:
                 expecting.append(record)
+            if shape.layout.user_stack:
+                following.append(record)
         if expecting:
             self._stacked[cpu] = tid, expecting
+        if following:
+            self._followed[cpu] = tid, following
 
-    def _stack(self, page: Buffer, start: int, end: int, cpu: int, tid: int) -> None:
+    def _stack_or_unknown(self, number: int, page: Buffer, start: int, end: int, cpu: int, tid: int) -> None:
+        kernel, user = self._stacks
+        if kernel is not None and number == kernel.id:
+            self._stack(kernel, page, start, end, cpu, tid)
+            return
+        followed, records = self._followed.pop(cpu, (0, []))
+        if user is None or number != user.id:
+            self._batch.unparsed += 1
+        elif records:
+            self._user_stack(user, page, start, end, records if followed == tid else [])
+
+    def _user_stack(
+        self, layout: StackLayout, page: Buffer, start: int, end: int, records: list[Record]
+    ) -> None:
+        """Give a program's stack to the records right before it: every event of the instance has one."""
+        if start + layout.process + 4 > end:
+            raise _DamagedError
+        (process,) = WORD.unpack_from(page, start + layout.process)
+        found: list[int] = []
+        for at in range(start + layout.offset, end - 7, 8):
+            (address,) = LONG_WORD.unpack_from(page, at)
+            if not address:
+                break
+            found.append(address)
+        self._batch.user_stacks += [(record, process, tuple(found)) for record in records]
+
+    def _stack(self, layout: StackLayout, page: Buffer, start: int, end: int, cpu: int, tid: int) -> None:
         """Give a stack to the record before it, which has the same CPU and thread."""
-        assert self._stacks is not None
         expected, records = self._stacked.pop(cpu, (0, []))
         frames = []
-        for at in range(start + self._stacks.offset, end - 7, 8):
+        for at in range(start + layout.offset, end - 7, 8):
             (address,) = LONG_WORD.unpack_from(page, at)
             if address == ULONG_MAX:
                 break
@@ -232,7 +265,7 @@ class PageParser:
 def frame(names: Names, address: int) -> bytes:
     """Return the kernel's text for a return address of a stack."""
     if address == TRAMPOLINE:
-        return b"[FTRACE TRAMPOLINE]"
+        return NAMED_TRAMPOLINE
     return names.function(address) or b"0x%x" % address
 
 

@@ -102,7 +102,7 @@ def collected(
     instance = session.instance
     symbols = Symbols(instance.files)
     planned = [recorded(probe, counted_by_kernel=instance.counts_tracepoints()) for probe in probes]
-    event_source = _pages(instance, symbols, stacks=any(probe.stack for probe in planned))
+    event_source = _pages(instance, symbols, planned)
     resolver = Resolver.of(running_kernel(instance.files))
     found = expanded(probes, resolver, MOST)
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
@@ -156,12 +156,16 @@ def collected(
             attached.remove()
 
 
-def _pages(instance: Instance, symbols: Symbols, *, stacks: bool) -> EventSource:
-    event_source = choose(instance, Settings(), symbols.visible, stacks_wanted=stacks)
+def _pages(instance: Instance, symbols: Symbols, planned: Sequence[Probe]) -> EventSource:
+    """Return how the events of these probes are read. If need be the kernel records programs' stacks."""
+    stacks_wanted = any(probe.stack for probe in planned)
+    event_source = choose(instance, Settings(), symbols.visible, stacks_wanted=stacks_wanted)
     if event_source.geometry is None:
         raise TracefsError(
             f"{event_source.because}: trace without --json and --count, which gives the kernel's text."
         )
+    if any(probe.user_stack for probe in planned):
+        instance.write("options/userstacktrace", "1")
     return event_source
 
 

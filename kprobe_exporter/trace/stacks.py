@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas
@@ -14,6 +15,7 @@ from kprobe_exporter.errors import TracefsError, one_line
 from kprobe_exporter.export.stacks.flame_graph import flame_graph
 from kprobe_exporter.export.stacks.folded import folded
 from kprobe_exporter.model.stacks import Profile
+from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.trace.capture import Capture, collected
 from kprobe_exporter.trace.loops import run_until_end
 from kprobe_exporter.trace.output import Gone, Output
@@ -25,28 +27,33 @@ MOST = 10_000
 """Stacks that are kept; a trace ends, so that more room is harmless."""
 
 
-def count_stacks(session: TraceSession, probes: Sequence[Probe], title: str, *, each: bool) -> Profile:
+def count_stacks(
+    session: TraceSession, probes: Sequence[Probe], title: str, *, each: bool, user: bool
+) -> Profile:
     """Return the stacks until the session ends: of calls with their durations, of others with their hits.
 
-    ``each``: only some threads are traced, so that every event has to be recorded.
+    ``each``: only some threads are traced, so that every event has to be recorded. ``user``: the stacks go
+    on in programs, as those of a place in a program always do.
     """
-    calls = any(attach.end is not None for probe in probes for attach in probe.attach)
-    stacks = Stacks("duration" if calls else None, MOST)
-    counts = StackCounts(title, stacks.weigh, stacks.most, SeriesLimits(1, 1, ttl=0))
-    recorded = RecordedStacks()
+    attached = [attach for probe in probes for attach in probe.attach]
+    user = user or all(one.target.kind.in_file for attach in attached for one in attach.single)
+    stacks = Stacks("duration" if any(one.end is not None for one in attached) else None, MOST, user)
+    counts = StackCounts(title, stacks.weigh, stacks.most, SeriesLimits(1, 1, ttl=0), user=user)
+    programs = ProgramStacks(Programs)
+    recorded = RecordedStacks(programs)
     bare = {"metrics": (), "return_buckets": (), "duration_buckets": (), "aggregate": "auto"}
     wanted = [replace(probe, stacks=stacks, stack=each, **bare) for probe in probes]  # type: ignore[arg-type]
-    with collected(session, wanted, recorded.take) as capture:
-        for attached in capture.attached:
-            if all(part.stacks is None for part in attached.parts):
-                recorded.add(attached.layout, attached.joined, counts, attached.residual_filter)
-            if attached.joined is not None:
-                capture.pairing.tell(attached.joined, recorded.joined)
+    with closing(programs), collected(session, wanted, recorded.take) as capture:
+        for part in capture.attached:
+            if all(one.stacks is None for one in part.parts):
+                recorded.add(part.layout, part.joined, counts, part.residual_filter)
+            if part.joined is not None:
+                capture.pairing.tell(part.joined, recorded.joined)
         with suppress(Gone):
             run_until_end(session, capture, lambda passed: None, lambda: _read(capture, counts))
         stats = buffer_stats(session.instance.files, session.instance.path)
-    counts.lose(stats.overrun + stats.dropped)
-    return counts.profile()._replace(until=time.time_ns())
+        counts.lose(stats.overrun + stats.dropped)
+        return programs.profile(counts)._replace(until=time.time_ns())
 
 
 def _read(capture: Capture, counts: StackCounts) -> None:

@@ -124,7 +124,7 @@ def _format(data: bytes, _: Path) -> bool:
             pattern, _args = text_pattern(form, [name])
             re.compile(pattern)
     with suppress(GrammarError):
-        stacks(text)
+        stacks(text, text)
     made = 0
     kinds = {"int": "", "str": "", "bare": "x8[4]", "texts": "string[2]", "char": "char"}
     for kind, type_ in kinds.items():

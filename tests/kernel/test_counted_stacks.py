@@ -18,6 +18,7 @@ import pytest
 
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
+from tests.support.folded import folded, parsed
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.support.trace_process import StartTrace
@@ -70,17 +71,6 @@ def in_another_thread(call: Callable[[], None]) -> None:
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
-
-
-def folded(agent: AgentProcess, probe: str = "sent") -> dict[tuple[str, ...], int]:
-    """Return the stacks, each from its outermost function."""
-    return parsed(agent.get(f"/stacks/{probe}"))
-
-
-def parsed(text: str) -> dict[tuple[str, ...], int]:
-    """Return folded text as stacks."""
-    lines = text.splitlines()
-    return {tuple(line.rpartition(" ")[0].split(";")): int(line.rpartition(" ")[2]) for line in lines}
 
 
 def by_path(stacks: dict[tuple[str, ...], int]) -> dict[str, int]:

@@ -81,7 +81,7 @@ def batches(instance: Instance, probes: list[Installed], kind: Any) -> list[Batc
         shapes.append(shape(probe.layout, text))
     names = KernelNames(Threads(instance.files.read), Symbols(instance.files))
     form_of_page = geometry(*headers)
-    parser = kind(form_of_page, shapes, names, stacks(form))
+    parser = kind(form_of_page, shapes, names, stacks(form, None))
     found: list[Batch] = []
     pipe = BinaryPipe(instance.open_raw(), parser, found.append, budget=1 << 20, page=form_of_page.page)
     pipe.empty(last=True)

@@ -8,7 +8,7 @@ import pytest
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.record_layout import Field, Shape, StackLayout
+from kprobe_exporter.model.record_layout import Field, Shape, StackLayout, StackLayouts
 from kprobe_exporter.model.values import Arg, LabelSpec, Layout, MetricSpec, ProbeMetrics
 from kprobe_exporter.plan.metric import where
 from tests.support.ring_buffer import event, located
@@ -70,7 +70,11 @@ RETURN = Shape(
 
 STACKED = Shape(11, Layout(2, "deep", "deep", "entry", "h", stack=True), (), TID, None, 8)
 SHAPES = [ENTRY, RETURN, STACKED]
-STACKS = StackLayout(4, 16)
+FOLLOWED = Shape(13, Layout(3, "above", "above", "entry", "k", user_stack=True), (), TID, None, 8)
+BOTH = Shape(15, Layout(4, "whole", "whole", "entry", "l", stack=True, user_stack=True), (), TID, None, 8)
+"""Events with the stack of the program, and with both."""
+
+STACKS = StackLayouts(StackLayout(4, 16), StackLayout(12, 16, 8))
 
 
 def entry(tid: int, path: bytes | None = b"/etc/passwd\0", **wrong: int) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from kprobe_exporter.export.stacks.folded import frame_name
-from kprobe_exporter.model.stacks import Profile
+from kprobe_exporter.model.stacks import Profile, of_program
 from kprobe_exporter.util.content_security import source_hash
 
 CONTENT_TYPE = "image/svg+xml"
@@ -148,14 +148,17 @@ def _box(
 
 
 def _colour(name: bytes) -> str:
-    """Return a warm colour that is always the same for a function."""
+    """Return a colour that is always the same for a function: warm in the kernel, cool in a program."""
     found = hashlib.blake2b(name, digest_size=2).digest()
-    return f"hsl({20 + found[0] % 36} 85% {62 + found[1] % 14}%)"
+    hue, saturation = (150 + found[0] % 60, 45) if of_program(name) else (20 + found[0] % 36, 85)
+    return f"hsl({hue} {saturation}% {62 + found[1] % 14}%)"
 
 
 def _title(profile: Profile) -> str:
     weighed = "by hits" if profile.weigh is None else f"by {profile.weigh}"
-    return escape(re.sub(r"[^ -~]", "_", f"{profile.probe}: kernel stacks {weighed}"), quote=True)
+    outside = any(of_program(frame) for stack in profile.stacks for frame in stack)
+    of = "stacks" if outside else "kernel stacks"
+    return escape(re.sub(r"[^ -~]", "_", f"{profile.probe}: {of} {weighed}"), quote=True)
 
 
 def _summary(profile: Profile) -> str:

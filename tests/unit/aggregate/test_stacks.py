@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kprobe_exporter.aggregate.program_stacks import ProgramLookup, ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas, cut
@@ -17,6 +18,13 @@ BEGIN = Layout(2, "q", "q", "entry", "f", (Arg("key", "int"),), stack=True)
 END = Layout(3, "q", "q_return", "return", "f", (Arg("key", "int"),))
 CALL = Layout(4, "q", "q", "joined", "f", (Arg("key", "int"), Arg("duration", "int")))
 JOIN = Join(CALL, (BEGIN,), END, "key", ("key",))
+
+
+def none() -> ProgramLookup:
+    raise AssertionError("no stack goes on in a program here")
+
+
+NO_PROGRAMS = ProgramStacks(none)
 
 
 class Clock:
@@ -99,7 +107,7 @@ def test_a_difference_of_profiles() -> None:
 
 @pytest.fixture
 def single() -> tuple[RecordedStacks, StackCounts]:
-    recorded, found = RecordedStacks(), counts("size")
+    recorded, found = RecordedStacks(NO_PROGRAMS), counts("size")
     recorded.add(ONE, None, found, Where(("size",), ("number", "size", "!=", 99)))
     return recorded, found
 
@@ -134,7 +142,7 @@ def test_an_event_without_a_stack_is_lost(single: tuple[RecordedStacks, StackCou
 
 @pytest.fixture
 def joined() -> tuple[RecordedStacks, StackCounts]:
-    recorded, found = RecordedStacks(), counts("duration")
+    recorded, found = RecordedStacks(NO_PROGRAMS), counts("duration")
     recorded.add(CALL, JOIN, found, None)
     return recorded, found
 
@@ -170,7 +178,7 @@ stacks = st.sampled_from([A, B, C])
 @given(st.lists(st.tuples(stacks, st.integers(0, 3), st.integers(0, 3)), max_size=30))
 def test_every_hit_is_counted_once(events: list[tuple[Stack, int, int]]) -> None:
     """In whichever batches an event and its stack come, as long as these are at most one apart."""
-    recorded, found = RecordedStacks(), counts(most=3)
+    recorded, found = RecordedStacks(NO_PROGRAMS), counts(most=3)
     recorded.add(ONE, None, found, None)
     batches = [Batch() for _ in range(7)]
     for number, (stack, at, offset) in enumerate(events):

@@ -110,7 +110,11 @@ def test_the_rest_of_the_configuration_is_free(config: Load) -> None:
             "stacks.weigh: 'n' is no number to add up",
         ),
         ("attach: 'kprobe:f', stacks: {max: ¦0}", "stacks.max:"),
-        ("attach: 'kprobe:f', stacks: {¦user: true}", "stacks.user:"),
+        ("attach: 'kprobe:f', stacks: {¦users: true}", "stacks.users:"),
+        (
+            "attach: 'kprobe:f', aggregate: kernel, stacks: {user: ¦true}",
+            "stacks.user: the kernel counts no stacks of programs where it aggregates",
+        ),
         (
             "attach: 'kprobe:f', aggregate: kernel, fetch: {n: '$arg1:u8'}, filter: n > 1, ¦stacks: {}",
             "stacks: the kernel does not filter stacks where it aggregates",
@@ -124,6 +128,6 @@ def test_stacks_that_cannot_be_counted(refused: Refused, keys: str, expected: st
 def test_stacks(config: Load) -> None:
     first, second = config(
         "probes: [{name: p, attach: 'kprobe:f', stacks: {}},"
-        " {name: q, attach: 'call:f', stacks: {weigh: duration, max: 7}}]"
+        " {name: q, attach: 'call:f', stacks: {weigh: duration, max: 7, user: true}}]"
     ).probes
-    assert (first.stacks, second.stacks) == (Stacks(), Stacks("duration", 7))
+    assert (first.stacks, second.stacks) == (Stacks(), Stacks("duration", 7, user=True))

@@ -354,7 +354,7 @@ def cannot(target: Target) -> tuple[Target, str]:
         (
             "attach: 'ucall:/x:f', stack: true",
             "ucall:/x:f",
-            "a stack is the kernel's, and there is none behind a program's code",
+            "the kernel has no stack behind a program's code",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import parse_format
-from kprobe_exporter.model.record_layout import Field, Geometry
+from kprobe_exporter.model.record_layout import Field, Geometry, StackLayout
 from kprobe_exporter.model.values import Arg, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
 from tests.unit.captured import KERNELS, Captured, captured
@@ -114,9 +114,12 @@ def test_what_this_kernel_does_not_have(old: str, new: str, said: str) -> None:
 def test_stacks() -> None:
     text = "name: kernel_stack\nID: 4\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n"
     field = "\tfield:unsigned long caller[8];\toffset:16;\tsize:64;\tsigned:0;\n"
-    assert stacks(text + field) == (4, 16)
-    with pytest.raises(GrammarError, match="no field 'caller'"):
-        stacks(text)
+    process = "\tfield:unsigned int tgid;\toffset:8;\tsize:4;\tsigned:0;\n"
+    assert stacks(text + field, None) == (StackLayout(4, 16), None)
+    assert stacks(None, text + process + field) == (None, StackLayout(4, 16, 8))
+    for formats, name in (((text, None), "caller"), ((None, text + field), "tgid")):
+        with pytest.raises(GrammarError, match=f"no field '{name}'"):
+            stacks(*formats)
 
 
 def test_every_captured_format_can_be_read() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.config.load import load
+from kprobe_exporter.elf import Code
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.stacks import StackTable
 from kprobe_exporter.model.values import ProbeSpec, Unsupported
@@ -105,7 +106,28 @@ def test_a_pair_records_the_stack_of_its_first_event(first: Plan, kernel: Kernel
     assert all(spec.stack_table is None for spec in specs)
 
 
+@pytest.mark.parametrize("keys", ["attach: 'kprobe:f'", f"attach: '{SWITCH}'"])
+def test_with_a_programs_stack_each_is_recorded(first: Plan, keys: str) -> None:
+    way = first(f"{keys}, stacks: {{user: true}}")
+    assert isinstance(way, ProbeSpec)
+    assert (way.plan, way.stack, way.layout.user_stack, way.stack_table) == ("events", True, True, None)
+    assert way.because.startswith("the agent counts its stacks")
+
+
+def test_a_place_in_a_program_has_the_programs_stack_alone(first: Plan) -> None:
+    kernel = replace(REAL, locate=lambda target: Code(0x1000, "EM_X86_64"))
+    way = first("attach: 'uprobe:/bin/sh:0x1000', stacks: {user: true}", kernel)
+    assert isinstance(way, ProbeSpec)
+    assert (way.plan, way.stack, way.layout.stack, way.layout.user_stack) == ("events", False, False, True)
+    assert way.stack_table is None
+    call = first("attach: 'ucall:/bin/sh:f', stacks: {user: true, weigh: duration}", kernel)
+    assert isinstance(call, JoinedSpec)
+    specs = [spec for half in call.ways for spec in half if isinstance(spec, ProbeSpec)]
+    assert [spec.layout.user_stack for spec in specs] == [spec.role == "begin" for spec in specs]
+    assert not any(spec.stack for spec in specs)
+
+
 def test_a_program_has_no_stack_of_the_kernel(first: Plan) -> None:
     way = first("attach: 'uprobe:/bin/sh:0x1000', stacks: {}")
     assert isinstance(way, Unsupported)
-    assert "there is none behind a program's code" in way.reason
+    assert "the kernel has no stack behind a program's code" in way.reason

@@ -112,7 +112,7 @@ def test_arm64_has_its_own_spelling() -> None:
 
 
 def test_a_program_has_no_kernel_stack() -> None:
-    assert "there is none behind a program's code" in reason(probe_at(""), {}, stack=True)
+    assert "the kernel has no stack behind a program's code" in reason(probe_at(""), {}, stack=True)
 
 
 def test_an_unknown_probe_is_unsupported_with_the_reason() -> None:

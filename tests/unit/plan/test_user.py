@@ -138,7 +138,7 @@ def test_names(to: str, symbol: str) -> None:
         ("uprobe:main", {"fetch": {"n": "$retval"}}, "$retval is there only when a named function returns"),
         ("uprobe:main", {"fetch": {"n": "%di:symbol"}}, "symbol is a type of kernel probes only"),
         ("uprobe:main", {"fetch": {"n": "@environ"}}, "the kernel does not know a program's symbols"),
-        ("uprobe:main", {"stack": True}, "a stack is the kernel's"),
+        ("uprobe:main", {"stack": True}, "the kernel has no stack behind"),
     ],
 )
 def test_what_cannot_be(to: str, more: dict[str, Any], why: str) -> None:

@@ -1,0 +1,122 @@
+"""Finds the places of programs' stacks in a thread of its own, since that may wait for a hanging process."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from kprobe_exporter.aggregate.stacks import StackCounts
+from kprobe_exporter.model.stacks import NOTHING, Addresses, Frames, Place, Profile, Stack, Weight
+
+MOST_WAITING = 16_384
+"""Different stacks that wait for their places. Hits with further ones are lost."""
+
+MOST_KNOWN = 1 << 16  # Places with their names
+
+PATIENCE = 5.0
+"""Seconds that a request waits for names. The frames without one by then show their file."""
+
+
+class ProgramLookup(Protocol):
+    """What looks up the code of running programs (`kprobe_exporter.symbols.programs`)."""
+
+    def frames(self, pid: int, addresses: Addresses) -> Frames: ...
+    def names(self, places: Iterable[Place]) -> Mapping[Place, bytes]: ...
+    def close(self) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    """A stack that waits for its places, and where it is counted then."""
+
+    counts: StackCounts
+    kernel: Stack
+    process: int
+    addresses: Addresses
+
+
+class ProgramStacks:
+    """Counts stacks that go on in a program.
+
+    The reader's thread calls ``add``, which takes 1 µs; the thread of this object, which starts with the
+    first stack, looks the places up while the process still lives, and names functions when a request asks.
+    """
+
+    def __init__(self, make: Callable[[], ProgramLookup]) -> None:
+        self._make = make
+        self._changed = threading.Condition()
+        self._waiting: dict[_Waiting, Weight] = {}
+        self._wanted: set[Place] = set()
+        self._known: dict[Place, bytes] = {}
+        self._rounds, self._busy = 0, False
+        self._thread: threading.Thread | None = None
+        self._ended = False
+
+    def add(
+        self, counts: StackCounts, kernel: Stack, process: int, addresses: Addresses, weight: Weight
+    ) -> None:
+        """Count hits with a stack: of the kernel, and then of a process."""
+        if not addresses:
+            counts.add(kernel, weight)
+            return
+        key = _Waiting(counts, kernel, process, addresses)
+        with self._changed:
+            before = self._waiting.get(key)
+            if before is None and len(self._waiting) >= MOST_WAITING:
+                counts.lose(weight.hits)
+                return
+            self._waiting[key] = (before or NOTHING).plus(weight)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kprobe-programs", daemon=True)
+                self._thread.start()
+            if before is None:
+                self._changed.notify_all()
+
+    def profile(self, counts: StackCounts) -> Profile:
+        """Return what was counted, with names, after at most PATIENCE if the thread is busy or hangs."""
+        self._wait_for_rounds()
+        return counts.profile(self._names)
+
+    def close(self) -> None:
+        """End the thread, unless it hangs."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(1.0)
+
+    def _names(self, places: Iterable[Place]) -> Mapping[Place, bytes]:
+        with self._changed:
+            missing = set(places) - self._known.keys()
+            if missing and self._thread is not None:
+                self._wanted |= missing
+                self._changed.notify_all()
+        self._wait_for_rounds()
+        with self._changed:
+            return {place: self._known[place] for place in places if place in self._known}
+
+    def _wait_for_rounds(self) -> None:
+        """Wait until the thread has done all that was asked for up to now."""
+        with self._changed:
+            last = self._rounds + self._busy + bool(self._waiting or self._wanted)
+            self._changed.wait_for(lambda: self._rounds >= last or self._ended, PATIENCE)
+
+    def _run(self) -> None:
+        programs = self._make()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._wanted or self._ended)
+                if self._ended:
+                    break
+                waiting, self._waiting = self._waiting, {}
+                wanted, self._wanted = self._wanted, set()
+                self._busy = True
+            for (counts, kernel, process, addresses), weight in waiting.items():
+                counts.add(kernel, weight, programs.frames(process, addresses))
+            found = programs.names(wanted) if wanted else {}
+            with self._changed:
+                if len(self._known) + len(found) > MOST_KNOWN:
+                    self._known.clear()
+                self._known.update(found)
+                self._rounds, self._busy = self._rounds + 1, False
+                self._changed.notify_all()
+        programs.close()

@@ -1,0 +1,122 @@
+"""Gives the stacks in the kernel's text to the events before them."""
+
+import re
+
+from kprobe_exporter.model.values import Batch, Record
+
+FRAME = re.compile(rb"[ \t]*=> ([^\n]*)\n")
+"""One line of a stack: ``sym``, with the option sym-offset ``sym+0x1/0x2``, with sym-addr ``sym <address>``
+(seq_print_ip_sym() of kernel/trace/trace_output.c)."""
+
+ADDRESS = re.compile(rb"[ \t]*=>[^\n]* <([0-9a-f]{1,16})>\n")
+"""One line of a program's stack, without the option sym-userobj ``  <address>`` (seq_print_user_ip())."""
+
+WAITING = 1024
+"""The most events that wait for their stack; in practice one per CPU and level of interrupt."""
+
+
+class StackAssembler:
+    """Gives each of the kernel's stacks to its event: the last one of its CPU and thread that has none yet.
+
+    The kernel writes an event and then its stack (a post trigger, kernel/trace/trace_events_trigger.c).
+    Events of other CPUs may come in between, and on the same CPU those of an interrupt's probes, each with
+    its own stack before this one: so the last event that waits is the right one. A stack without such an
+    event is dropped; the loss of its event was counted. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, list[Record]]] = []
+        self._owners: list[Record] = []
+        self._frames: list[bytes] = []
+        self._next = -1
+
+    def expect(self, cpu: int, tid: int, records: list[Record]) -> None:
+        """Note an event whose stack will follow; ``records`` is empty if the event could not be read."""
+        self._waiting.append((cpu, tid, records))
+        if len(self._waiting) > WAITING:
+            del self._waiting[: WAITING // 2]
+
+    def forget(self, cpu: int) -> None:
+        """Expect no stacks of this CPU any more, because the kernel lost what came next."""
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] != cpu]
+
+    def begin(self, cpu: int, tid: int, frames_at: int, batch: Batch) -> None:
+        """Start a stack whose first frame is at this position of the text."""
+        self.hand_over(batch)
+        self._owners, self._next = self._take(cpu, tid), frames_at
+
+    def frame(self, data: bytes, at: int, end: int) -> int:
+        """Return where the next line starts if this line is a frame of the stack, else 0."""
+        if at != self._next or not (found := FRAME.match(data, at, end)):
+            return 0
+        if self._owners:
+            self._frames.append(found[1])
+        self._next = found.end()
+        return self._next
+
+    def shift(self, at: int) -> None:
+        """Adjust positions: the text that follows starts with what was at this position."""
+        self._next -= at
+
+    def hand_over(self, batch: Batch) -> None:
+        """Put the frames that were read so far into a batch."""
+        if self._frames:
+            batch.stacks += [(record, tuple(self._frames)) for record in self._owners]
+            self._frames = []
+
+    def _take(self, cpu: int, tid: int) -> list[Record]:
+        for number in range(len(self._waiting) - 1, -1, -1):
+            if self._waiting[number][0] == cpu:
+                return self._waiting.pop(number)[2] if self._waiting[number][1] == tid else []
+        return []
+
+
+class UserStackAssembler:
+    """Gives each program's stack to the event right before it on its CPU; another one's is dropped.
+
+    With the option userstacktrace every event of the instance has one (ftrace_trace_userstack() of
+    kernel/trace/trace.c). Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[int, list[Record]]] = {}
+        self._owners: list[Record] = []
+        self._process = 0
+        self._addresses: list[int] = []
+        self._next = -1
+
+    def expect(self, cpu: int, tid: int, records: list[Record]) -> None:
+        """Note an event, and which of its records want the stack that may follow."""
+        self._before[cpu] = tid, records
+        if len(self._before) > WAITING:  # the text may name any number of CPUs
+            self._before.clear()
+
+    def forget(self, cpu: int) -> None:
+        """Expect no stack of this CPU, because the kernel lost what came next."""
+        self._before.pop(cpu, None)
+
+    def begin(self, cpu: int, tid: int, process: int, frames_at: int, batch: Batch) -> None:
+        """Start a stack whose first address is at this position of the text."""
+        self.hand_over(batch)
+        expected, records = self._before.pop(cpu, (0, []))
+        self._owners, self._process = records if expected == tid else [], process
+        self._next = frames_at
+
+    def frame(self, data: bytes, at: int, end: int) -> int:
+        """Return where the next line starts if this line is an address of the stack, else 0."""
+        if at != self._next or not (found := ADDRESS.match(data, at, end)):
+            return 0
+        self._addresses.append(int(found[1], 16))
+        self._next = found.end()
+        return self._next
+
+    def shift(self, at: int) -> None:
+        """Adjust positions: the text that follows starts with what was at this position."""
+        self._next -= at
+
+    def hand_over(self, batch: Batch) -> None:
+        """Put the addresses that were read so far into a batch."""
+        if self._addresses:
+            found = tuple(self._addresses)
+            batch.user_stacks += [(record, self._process, found) for record in self._owners]
+            self._addresses = []

@@ -1,0 +1,190 @@
+"""Which file and which function are at an address of a running program: for its stacks."""
+
+import os
+import re
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.identity.threads import INITIAL, namespace
+from kprobe_exporter.model.stacks import Addresses, Frames, Place
+from kprobe_exporter.util.rooted_path import itself, open_rooted
+from kprobe_exporter.util.token_bucket import TokenBucket
+
+FRESH = 2.0
+"""Seconds for which a process' mappings are taken for what they were: it may start another program."""
+
+READINGS, BURST = 100.0, 200.0
+"""Readings of mappings a second, and at once: each takes about 0.3 ms. More processes stay unknown."""
+
+MOST_PROCESSES = 1024
+MOST_MAPPINGS = 1 << 20  # Bytes of a process' list of mappings. A browser's has 200 KiB.
+MOST_FILES = 128  # Files that are open until somebody looks at the stacks
+MOST_STACKS = 4096  # Stacks of one process whose frames are kept
+
+LONGEST = 64
+"""Bytes of a file's name, and of a function's, that are shown."""
+
+UNKNOWN = b"[unknown]"
+
+MAPPING = re.compile(
+    rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) [-r][-w]x[-ps] ([0-9a-f]{1,16}) [0-9a-f:]+ (\d{1,20}) *([^\n]*)$",
+    re.MULTILINE,
+)
+"""An executable mapping of /proc/PID/maps (fs/proc/task_mmu.c): its addresses, the offset in the file, the
+inode, the path. The kernel writes a line end in a path as ``\\012``."""
+
+DELETED = b" (deleted)"
+
+
+class Mapping(NamedTuple):
+    """Addresses from ``start`` to ``end`` of a process, with the file's bytes from ``offset`` on."""
+
+    start: int
+    end: int
+    offset: int
+    file: int
+    name: bytes
+
+
+@dataclass(slots=True)
+class _Process:
+    """What is known of a process: its mappings, in order, and the frames of stacks that were looked up."""
+
+    read: float
+    mappings: list[Mapping] = field(default_factory=list)
+    frames: dict[Addresses, Frames] = field(default_factory=dict)
+
+
+class Programs:
+    """Looks up the code of running programs, and of their libraries.
+
+    ``frames`` needs the process, which may end at any moment: it finds the file and the place in it, and
+    opens the file through /proc/PID/root, so that a container's file is found and no link leads out of it.
+    ``names`` needs the file alone, and may take seconds for a large one. Both may wait for a process or a
+    file system that hangs, so neither the reader of events nor a request may call them itself. Not
+    thread-safe.
+
+    The process has to be the agent's user's without more rights than the agent has, or the agent needs
+    CAP_SYS_PTRACE (ptrace_may_access() of kernel/ptrace.c): without them, and outside the initial pid
+    namespace, in which events number processes, a frame is ``[unknown]``.
+    """
+
+    def __init__(self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> None:
+        self._proc = proc if namespace(proc, "pid") == INITIAL else None
+        self._clock = clock
+        self._bucket = TokenBucket(READINGS, BURST, clock())
+        self._processes: dict[int, _Process] = {}
+        self._numbers: dict[tuple[bytes, int], int] = {}  # of files, by path and inode
+        self._files: dict[int, BinaryIO] = {}  # the oldest first
+
+    def frames(self, pid: int, addresses: Addresses) -> Frames:
+        """Return the frames of a process' stack; ``pid`` may be a thread's id. Takes 2 µs if it is known."""
+        process = self._process(pid)
+        found = process.frames.get(addresses)
+        if found is None:
+            # A return address is that of the next instruction, which may belong to another function.
+            places = [_place(process.mappings, one - bool(number)) for number, one in enumerate(addresses)]
+            found = tuple([one if one.file else one.name for one in places])
+            if len(process.frames) < MOST_STACKS:
+                process.frames[addresses] = found
+        return found
+
+    def names(self, places: Iterable[Place]) -> dict[Place, bytes]:
+        """Return the functions at these places, as ``libc.so.6`malloc``, or the file where there is none.
+
+        A place is left out if its file is not open any more.
+        """
+        asked = defaultdict[int, list[Place]](list)
+        for place in places:
+            asked[place.file].append(place)
+        found: dict[Place, bytes] = {}
+        for number, several in asked.items():
+            if number in self._files:
+                functions = self._functions(number, {place.offset for place in several})
+                found |= {place: _named(place, functions.get(place.offset)) for place in several}
+        return found
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _process(self, pid: int) -> _Process:
+        now = self._clock()
+        process = self._processes.get(pid)
+        if process is not None and now - process.read < FRESH:
+            return process
+        if self._proc is None or not self._bucket.take(now):
+            return process or _Process(now)
+        self._processes.pop(pid, None)
+        while len(self._processes) >= MOST_PROCESSES:
+            del self._processes[next(iter(self._processes))]
+        text = b""
+        with suppress(OSError), (self._proc / str(pid) / "maps").open("rb") as file:
+            text = file.read(MOST_MAPPINGS)
+        mappings = [self._mapping(pid, one) for one in MAPPING.finditer(text)]
+        if not mappings and process is not None:  # it has ended, and these are its last stacks
+            mappings = process.mappings
+        found = _Process(now, mappings)
+        if process is not None and process.mappings == mappings:
+            found.frames = process.frames
+        self._processes[pid] = found
+        return found
+
+    def _mapping(self, pid: int, line: re.Match[bytes]) -> Mapping:
+        start, end, offset, inode, path = line.groups()
+        path = path.removesuffix(DELETED)
+        file = 0
+        if path.startswith(b"/") and int(inode):
+            file = self._number(pid, path, int(inode))
+        base = path.rpartition(b"/")[2] if path.startswith(b"/") else path.strip(b"[]")
+        return Mapping(int(start, 16), int(end, 16), int(offset, 16), file, base[:LONGEST] or UNKNOWN[1:-1])
+
+    def _number(self, pid: int, path: bytes, inode: int) -> int:
+        """Return the number of a mapped file, and hold it open if it still has this path."""
+        number = self._numbers.setdefault((path, inode), len(self._numbers) + 1)
+        if number in self._files:
+            return number
+        with suppress(OSError, ValueError):
+            file = open_rooted(f"{self._proc}/{pid}/root{os.fsdecode(path)}")
+            if (
+                os.fstat(file.fileno()).st_ino != inode
+            ):  # the device of btrfs and overlayfs is another one here
+                file.close()
+                return number
+            self._files[number] = file
+            while len(self._files) > MOST_FILES:
+                self._files.pop(next(iter(self._files))).close()
+        return number
+
+    def _functions(self, number: int, offsets: set[int]) -> dict[int, str]:
+        # Imported when it is needed, as it takes 4 MB.
+        from kprobe_exporter.elf.names import functions_at  # noqa: PLC0415
+
+        try:
+            return functions_at(itself(self._files[number].fileno()), offsets)
+        except GrammarError:
+            return {}
+
+
+def _named(place: Place, function: str | None) -> bytes:
+    if function is None:
+        return place.name
+    return b"%s`%s" % (place.name.strip(b"[]"), function.encode()[:LONGEST])
+
+
+def _place(mappings: list[Mapping], address: int) -> Place:
+    """Return the place of an address."""
+    at = bisect_right(mappings, address, key=lambda one: one.start) - 1
+    if at < 0 or address >= mappings[at].end:
+        return Place(0, 0, UNKNOWN)
+    found = mappings[at]
+    return Place(found.file, address - found.start + found.offset, b"[%s]" % found.name)

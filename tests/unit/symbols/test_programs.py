@@ -1,0 +1,173 @@
+"""Addresses of running programs: this process' own mappings, in a /proc of the test's own."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.elf import functions
+from kprobe_exporter.identity.threads import INITIAL
+from kprobe_exporter.model.stacks import Place
+from kprobe_exporter.symbols import programs
+from kprobe_exporter.symbols.programs import Programs
+from tests.support.libc import own_libc
+
+PID = 70
+LIBC = ctypes.CDLL(None)
+
+
+def address(name: str) -> int:
+    found = ctypes.cast(getattr(LIBC, name), ctypes.c_void_p).value
+    assert found is not None
+    return found
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/pid").symlink_to(INITIAL)
+    (tmp_path / str(PID)).mkdir()
+    (tmp_path / f"{PID}/maps").write_bytes(Path("/proc/self/maps").read_bytes())
+    (tmp_path / f"{PID}/root").symlink_to("/")
+    return tmp_path
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def known(proc: Path, clock: Clock) -> Iterator[Programs]:
+    with closing(Programs(proc, clock)) as made:
+        yield made
+
+
+def named(known: Programs, *addresses: int, pid: int = PID) -> list[bytes]:
+    frames = known.frames(pid, addresses)
+    names = known.names([one for one in frames if isinstance(one, Place)])
+    return [one if isinstance(one, bytes) else names.get(one, one.name) for one in frames]
+
+
+def test_functions_of_a_library(known: Programs) -> None:
+    libc = own_libc().name.encode()
+    assert named(known, address("getppid"), address("getsid") + 1) == [libc + b"`getppid", libc + b"`getsid"]
+
+
+def test_a_return_address_may_be_behind_its_function(known: Programs) -> None:
+    """A call at a function's end returns to the next function's first byte."""
+    first = named(known, address("getppid"))
+    assert named(known, 0, address("getppid"))[1] != first[0]
+
+
+def test_what_is_no_file(known: Programs, proc: Path) -> None:
+    maps = proc / f"{PID}/maps"
+    maps.write_bytes(
+        b"00400000-00401000 r-xp 00000000 00:00 0 \n"
+        b"00500000-00501000 r-xp 00000000 00:00 0                          [vdso]\n"
+        b"00600000-00601000 rw-p 00000000 00:00 0                          [heap]\n"
+        b"00700000-00701000 r-xp 00001000 08:01 99                         /no/such\\012file (deleted)\n"
+    )
+    assert named(known, 0x400000, 0x500001, 0x600001, 0x700001, 0x123) == [
+        b"[unknown]",
+        b"[vdso]",
+        b"[unknown]",
+        b"[such\\012file]",
+        b"[unknown]",
+    ]
+
+
+def test_a_file_that_was_replaced_is_not_opened(known: Programs, proc: Path, tmp_path: Path) -> None:
+    other = tmp_path / "program"
+    other.write_bytes(Path("/bin/true").read_bytes())
+    line = b"00400000-00500000 r-xp 00000000 08:01 %d %s\n" % (other.stat().st_ino + 1, bytes(other))
+    (proc / f"{PID}/maps").write_bytes(line)
+    assert named(known, 0x401000) == [b"[program]"]
+    assert known.names(known.frames(PID, (0x401000,))) == {}  # type: ignore[arg-type]
+
+
+def test_no_elf_file(known: Programs, proc: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("#!/bin/sh\n")
+    line = b"00400000-00500000 r-xp 00000000 08:01 %d %s\n" % (script.stat().st_ino, bytes(script))
+    (proc / f"{PID}/maps").write_bytes(line)
+    assert named(known, 0x401000) == [b"[script.sh]"]
+
+
+def test_a_process_that_ends_keeps_its_frames(known: Programs, proc: Path, clock: Clock) -> None:
+    before = named(known, address("getppid"))
+    (proc / f"{PID}/maps").unlink()
+    clock.now += programs.FRESH + 1
+    assert named(known, address("getppid")) == before
+    assert named(known, 1, 2, pid=71) == [b"[unknown]"] * 2
+
+
+def test_another_program_in_the_process_is_noticed(known: Programs, proc: Path, clock: Clock) -> None:
+    assert named(known, address("getppid")) != [b"[unknown]"]
+    (proc / f"{PID}/maps").write_bytes(b"00400000-00401000 r-xp 00000000 00:00 0 [vdso]\n")
+    clock.now += programs.FRESH + 1
+    assert named(known, 0x400000, address("getppid")) == [b"[vdso]", b"[unknown]"]
+
+
+def test_readings_of_mappings_have_a_rate(known: Programs, clock: Clock) -> None:
+    """A storm of processes costs no more than so many readings; the rest stay unknown."""
+    for pid in range(1000, 1000 + int(programs.BURST)):
+        known.frames(pid, (1,))
+    assert named(known, address("getppid")) == [b"[unknown]"]
+    clock.now += 1
+    assert named(known, address("getppid")) != [b"[unknown]"]
+
+
+def test_in_another_pid_namespace_all_is_unknown(proc: Path, clock: Clock) -> None:
+    (proc / "self/ns/pid").unlink()
+    (proc / "self/ns/pid").symlink_to("pid:[4026532000]")
+    assert named(Programs(proc, clock), address("getppid")) == [b"[unknown]"]
+
+
+def test_open_files_are_bounded(
+    proc: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "MOST_FILES", 3)
+    known, lines = Programs(proc, clock), b""
+    for number in range(8):
+        file = tmp_path / f"library{number}"
+        file.write_bytes(b"\x7fELF")
+        at = 0x400000 + 0x1000 * number
+        lines += b"%x-%x r-xp 00000000 08:01 %d %s\n" % (at, at + 0x1000, file.stat().st_ino, bytes(file))
+    (proc / f"{PID}/maps").write_bytes(lines)
+    before = len(os.listdir("/proc/self/fd"))
+    assert named(known, 0x400000, 0x407001) == [b"[library0]", b"[library7]"]
+    assert len(os.listdir("/proc/self/fd")) == before + 3
+    known.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_names_are_those_of_one_look_up() -> None:
+    """What ``functions_at`` finds in one reading is what each address has by itself."""
+    from kprobe_exporter.elf.find import function_at, locate
+    from kprobe_exporter.elf.names import functions_at
+    from kprobe_exporter.errors import GrammarError
+    from kprobe_exporter.grammar.target import parse_target
+
+    path, places = str(own_libc()), {}
+    for name in functions(path)[::40]:
+        try:
+            places[locate(parse_target(f"uprobe:{path}:{name}")).offset] = name
+        except GrammarError:
+            continue
+    assert len(places) > 20
+    found = functions_at(path, places)
+    for offset in places:
+        one = function_at(path, offset)
+        assert one is not None
+        assert found[offset] == one[0].partition("@")[0]
