@@ -488,7 +488,7 @@ class Reading:
         if self.moving and (wanted := source_recipe(SINGLE.layout, metrics(SINGLE.id), SOME)):
             single[SINGLE.id] = wanted._replace(choice=(self.chooses and RecordChoice(self.choice)) or None)
         parser = self.kind(
-            GEOMETRY, [*THREADS, *shapes, *singles], Names(), None, True, single,
+            GEOMETRY, [*THREADS, *shapes, *singles], Names(), pages.NO_STACKS, True, single,
             record_filters([self.filters]), Joins(recipes, EVENTS), **more,
         )  # fmt: skip
         return Fed(parser, self.pages)

@@ -177,6 +177,8 @@ def _prepare(kernels: Sequence[Kernel]) -> None:
     for kernel in kernels:  # one by one, since downloads show their progress on the terminal
         image(kernel)
     confinement()
+    promtool()
+    receivers.install()
     _compile()
 
 

@@ -15,6 +15,7 @@ from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.aggregation import Group, Recipe, RecordChoice
 from kprobe_exporter.model.values import HistogramValue
 from kprobe_exporter.source import binary
+from kprobe_exporter.source.pages import NO_STACKS
 from tests.support.joined_pages import (
     ALL,
     CALL,
@@ -152,7 +153,7 @@ def test_a_share_is_chosen(share: float) -> None:
     number = 20_000
     choice = RecordChoice(condition("size == 1"), share)
     recipe = Recipe((Group(0, ("size",)),), None, choice)
-    parser = compiled.PageParser(GEOMETRY, [SINGLE], Names(), None, False, {SINGLE.id: recipe})
+    parser = compiled.PageParser(GEOMETRY, [SINGLE], Names(), NO_STACKS, False, {SINGLE.id: recipe})
     for _ in range(number // 100):
         page = Page(1)
         for time in range(100):
