@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from tests.bench import clients, firing, otlp, overhead, scrape, start, throughput, usdt, work
+from tests.bench import clients, firing, otlp, overhead, scrape, stacks, start, throughput, usdt, work
 from tests.bench.document import merged
 from tests.bench.machine import WRITTEN, conditions, revision
 from tests.bench.table import Table
@@ -27,6 +27,7 @@ BENCHMARKS: Mapping[str, ModuleType] = {
     "firing": firing,
     "clients": clients,
     "usdt": usdt,
+    "stacks": stacks,
 }
 
 

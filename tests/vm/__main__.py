@@ -152,12 +152,17 @@ def vm_suites(
 ) -> list[Result]:
     """Run these tests, or the kernel suite, on each kernel in one boot, two kernels at a time.
 
+    ``tests`` may be options of pytest alone, such as ``-k``, which then select among the suite's tests.
+
     With `core`, a kernel for which `make test` runs only a core gets no more here.
     """
     _prepare(kernels)
-    suites = [
-        partial(guest_suite, kernel, tests or (core and kernel.core) or VM_SUITE, stop) for kernel in kernels
-    ]
+    named = any((ROOT / test.partition("::")[0]).exists() for test in tests if not test.startswith("-"))
+
+    def wanted(kernel: Kernel) -> Sequence[str]:
+        return tests if named else [*((core and kernel.core) or VM_SUITE), *tests]
+
+    suites = [partial(guest_suite, kernel, wanted(kernel), stop) for kernel in kernels]
     return _side_by_side([[], []], suites, stop)
 
 
