@@ -103,6 +103,7 @@ cdef class PageParser(Joining):
     cdef bint _follows  # whether the last event is one whose program's stack is wanted
     cdef readonly uint64_t time
     cdef object _stacked, _followed, _lasts, _tests
+    cdef dict _frames
 
     def __cinit__(
         self, geometry, shapes, names, stacks=StackLayouts(), tgid=False, recipes=None, filters=None, joins=None, most_open=None
@@ -120,6 +121,7 @@ cdef class PageParser(Joining):
         self._names, self._wants_tgid = names, tgid
         self._readers = [[reader(field, names) for field in shape.fields] for shape in self._shapes]
         self._batch, self._stacked, self._followed = Batch(), {}, {}
+        self._frames = {}  # of the stacks since the last ``take``, by their bytes: events often have the same
         self._lasts, self._gaps = {}, set()
         self._resolvers, self._owners = [], []
         recipes, filters, queued = recipes or {}, filters or {}, {}
@@ -264,6 +266,7 @@ cdef class PageParser(Joining):
     def take(self):
         """Return what arrived since the last call."""
         batch, self._batch = self._batch, Batch()
+        self._frames.clear()  # a module may come, and its names with it
         batch.unparsed, batch.lost = self._unparsed, self._lost
         self._unparsed = self._lost = 0
         batch.losses += close_gaps(self._gaps, self._lasts)
@@ -542,14 +545,20 @@ cdef class PageParser(Joining):
         expected = self._stacked.pop(cpu, None)
         if expected is None or expected[0] != tid:
             return
-        frames = []
-        while at + 8 <= one.length:
-            address = _u64(one.start + at)
-            if address == <uint64_t>0 - 1:
-                break
-            frames.append(frame(self._names, address))
-            at += 8
-        self._batch.stacks += [(record, tuple(frames)) for record in expected[1]]
+        if at > one.length:
+            at = one.length
+        raw = PyBytes_FromStringAndSize(<const char*>one.start + at, one.length - at)
+        frames = self._frames.get(raw)
+        if frames is None:
+            found = []
+            while at + 8 <= one.length:
+                address = _u64(one.start + at)
+                if address == <uint64_t>0 - 1:
+                    break
+                found.append(frame(self._names, address))
+                at += 8
+            frames = self._frames[raw] = tuple(found)
+        self._batch.stacks += [(record, frames) for record in expected[1]]
 
     cdef int _make_places(self, Kind* kind, shape) except -1:
         kind.caller.kind = NOTHING

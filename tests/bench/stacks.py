@@ -43,7 +43,7 @@ def table() -> Table:
     return Table(
         TITLE,
         f"Stacks of {DEPTH} functions of the kernel, each of which calls one of {CALLED}, without and with"
-        f" {IN_PROGRAM} places in a program; no two are the same, nor have callers in common but the outermost."
+        f" {IN_PROGRAM} places in a program; no two are the same, and only the outermost are shared."
         f" In one process, the fastest of {ROUNDS} rounds.",
         ("stacks", "memory", "a hit", "named", "folded text", "flame graph", "profile for pprof"),
         tuple(rows),
@@ -88,7 +88,7 @@ def counted(size: int, user: bool) -> Made:
     tracemalloc.start()
     for kernel, places_of_one in stacks:
         # Each stack is a new object, as of a new event; the names of functions are shared, as they are there.
-        counts.add(tuple(list(kernel)), Weight(1, 0), tuple([Place(*one) for one in places_of_one]))
+        counts.add((*kernel,), Weight(1, 0), tuple([Place(*one) for one in places_of_one]))
     gc.collect()
     memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
