@@ -3,7 +3,7 @@
 import gc
 import math
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.messages import Encoder
 from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, NativeValue
+from kprobe_exporter.util.protobuf import field
 from tests.support.client_model import TYPES, read
 
 TEXTS = st.text(st.characters(), max_size=200)
@@ -87,9 +88,19 @@ def test_what_was_kept_of_the_rendering_before_changes_nothing(renderings: list[
         encoder.end()
 
 
-def test_nothing_is_kept_of_a_series_that_is_gone() -> None:
-    first, after = Encoder(), Family("x", "gauge", "", ("of",), {("stays",): 1.0})
-    first.delimited(after._replace(samples={("stays",): 1.0, ("goes",): 1.0}))
+def test_a_series_that_begins_anew_has_its_new_time() -> None:
+    one = Family("x_total", "counter", "", ("of",), {("a",): 1.0, ("b",): 1.0}, {("a",): 10.0, ("b",): 10.0})
+    again = one._replace(created={("a",): 20.0, ("b",): 10.0})
+    first = Encoder()
+    first.delimited(one)
+    assert Encoder(first.end()).delimited(again) == Encoder().delimited(again) != Encoder().delimited(one)
+
+
+@pytest.mark.parametrize("value", [1.0, HistogramValue((1.0,), (1, 0), 1.0)])
+def test_nothing_is_kept_of_a_series_that_is_gone(value: float | HistogramValue) -> None:
+    kind: Literal["gauge", "histogram"] = "histogram" if isinstance(value, HistogramValue) else "gauge"
+    first, after = Encoder(), Family("x", kind, "", ("of",), {("stays",): value})
+    first.delimited(after._replace(samples={("stays",): value, ("goes",): value}))
     second = Encoder(first.end())
     del first
     second.delimited(after)
@@ -103,8 +114,10 @@ def test_nothing_is_kept_of_a_series_that_is_gone() -> None:
 def kept(value: str) -> int:
     """Return in how many places there is an encoded label of this value."""
     gc.collect()
-    key = (value,)
-    return sum(isinstance(each, dict) and isinstance(each.get(key), bytes) for each in gc.get_objects())
+    places = [each for each in gc.get_objects() if isinstance(each, list | dict)]
+    encoded = ([*(each.values() if isinstance(each, dict) else each)] for each in places)
+    label = field(1, field(1, b"of") + field(2, value.encode()))
+    return sum(any(isinstance(one, bytes) and label in one for one in each) for each in encoded)
 
 
 def check_histogram(message: Any, value: HistogramValue) -> None:
