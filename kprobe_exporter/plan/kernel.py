@@ -43,7 +43,8 @@ class Kernel:
     a clause on how they differ; it raises ProbeRefused. ``locate`` finds a target in a file, and
     raises GrammarError; ``locate_usdt`` finds a USDT probe. ``no_fprobes`` says in a clause why there are
     no fprobes. ``machine``, as elf.h names it, tells the argument registers; it is None where the kernel
-    has ``$argN`` itself (since 4.20). ``near`` takes the system and the event of a tracepoint that does
+    has ``$argN`` itself (since 4.20). ``no_user_stacks`` says in a clause why it records no stacks of
+    programs. ``near`` takes the system and the event of a tracepoint that does
     not exist, and returns ``, did you mean …?`` or nothing. ``types`` are the kernel's structures, read
     when they are needed.
     """
@@ -57,6 +58,7 @@ class Kernel:
     locate_usdt: Callable[[Target], UsdtProbe] = locate_usdt
     no_fprobes: str | None = None
     machine: str | None = None
+    no_user_stacks: str | None = None
     near: Callable[[str, str], str] = lambda system, event: ""
     types: KernelTypes = field(default_factory=lambda: KernelTypes(_no_types))
 

@@ -54,9 +54,11 @@ def plan_probe(
     single = partial(_single, kernel, layout_ids, max_series)
     alternatives: list[Alternative] = []
     for attach in probe.attach:
-        if attach.end is None:
+        if planned.user_stack and kernel.no_user_stacks is not None:
+            ways: list[Alternative] = [Unsupported(str(attach.target), kernel.no_user_stacks)]
+        elif attach.end is None:
             found = single(planned, attach, wanted)
-            ways: list[Alternative] = [with_trigger(way, planned, attach) for way in found]
+            ways = [with_trigger(way, planned, attach) for way in found]
         else:
             ways = [joined_spec(planned, attach, wanted, layout_ids, single)]
         alternatives += (

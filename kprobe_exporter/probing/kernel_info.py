@@ -14,12 +14,16 @@ from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.typed import MACHINES, Prototypes, look_up
+from kprobe_exporter.symbols.lists import SYMBOLS, attempt, symbols
 from kprobe_exporter.symbols.resolve import Resolver, near_tracepoint, probe_name
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kernel_files import KernelFiles, running_kernel
 
 log = logging.getLogger(__name__)
+
+USER_STACKS = "arch_stack_walk_user"
+"""The function that follows a program's frame pointers (kernel/stacktrace.c); arm64's kernels lack it."""
 
 
 def known_kernel(
@@ -44,8 +48,24 @@ def known_kernel(
         partial(locate_usdt, files=instance.probed_files),
         no_fprobes=no_fprobes(files),
         machine=_machine(files),
+        no_user_stacks=_no_user_stacks(probes, files),
         near=partial(near_tracepoint, instance.files),
         types=KernelTypes(files.btf, files.types),
+    )
+
+
+def _no_user_stacks(probes: Iterable[Probe], kernel: KernelFiles) -> str | None:
+    """Return why the kernel records no stacks of programs; None if it does, or if no probe wants them.
+
+    The option userstacktrace is there on every architecture, and does nothing where this function is not.
+    """
+    if not any(probe.stacks is not None and probe.stacks.user for probe in probes):
+        return None
+    found = attempt(lambda: symbols(kernel.blocks(SYMBOLS), {USER_STACKS.encode()}))
+    if found is None or found:
+        return None
+    return (
+        "this kernel cannot follow a program's stack (CONFIG_USER_STACKTRACE_SUPPORT): leave out 'user: true'"
     )
 
 

@@ -9,9 +9,11 @@ import pytest
 
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.tracefs.mount import mounted
+from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.forked_child import become_nobody, in_a_child
+from tests.vm.kernels import USER_STACKS
 
 GOOD = """
   - name: good
@@ -154,3 +156,13 @@ probes:
         os.open(name, os.O_RDONLY)
     assert agent.scrape().value("kprobe_opens_total", file=name, dfd="-100") == 1
     assert len(agent.scrape().labels("kprobe_opens_total")) == 1
+
+
+@pytest.mark.needs("kprobe_events")
+def test_stacks_of_programs_where_the_kernel_does_not_follow_them(start_agent: StartAgent) -> None:
+    agent = start_agent(
+        f"probes:\n  - {{name: bad, attach: 'kprobe:vfs_read', stacks: {{user: true}}, limit: none}}\n{GOOD}"
+    )
+    assert agent.scrape().value("kprobe_up", probe="bad") == has(USER_STACKS)
+    if not has(USER_STACKS):
+        assert "this kernel cannot follow a program's stack" in line_about(agent, "bad")

@@ -14,6 +14,7 @@ from tests.support.compiling import compiled
 from tests.support.folded import folded, parsed
 from tests.support.patience import eventually
 from tests.support.trace_process import StartTrace
+from tests.vm.kernels import USER_STACKS
 
 TIMES = {"first": 13, "second": 29, "third": 53}
 """How often each function makes the system call, so that each sum of them is another number."""
@@ -53,7 +54,7 @@ int main(void) {
 """
 FLAGS = ("-O0", "-fno-omit-frame-pointer", "-static")
 
-pytestmark = pytest.mark.needs("kprobe_events")
+pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.needs(USER_STACKS)]
 
 
 @pytest.fixture

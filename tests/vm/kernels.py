@@ -133,6 +133,9 @@ WITHOUT_ADDRESSES = frozenset({"available_filter_functions_addrs", "buffer_subbu
 HIST = "events/sched/sched_process_exec/hist"
 """A file that every kernel with hist triggers has. Debian 11 builds its kernel without them."""
 
+USER_STACKS = "arch_stack_walk_user"
+"""The function by which a kernel follows a program's frame pointers. arm64's have none."""
+
 KERNELS = {
     kernel.series: kernel
     for kernel in (
@@ -226,10 +229,16 @@ KERNELS = {
             "6.1-arm64",
             suite=ARM64,
             core=("tests/kernel/test_kinds.py::test_23_calls",),
-            absent=WITHOUT_ADDRESSES | {FPROBES},
+            absent=WITHOUT_ADDRESSES | {FPROBES, USER_STACKS},
         ),
         # Its pages have 16 KiB, and so have those of the ring buffer.
-        Kernel("6.12-arm64-16k", suite=ARM64, core=CORE, on_request=True, absent=frozenset({FPROBES})),
+        Kernel(
+            "6.12-arm64-16k",
+            suite=ARM64,
+            core=CORE,
+            on_request=True,
+            absent=frozenset({FPROBES, USER_STACKS}),
+        ),
     )
 }
 DEFAULT = tuple(kernel.series for kernel in KERNELS.values() if not kernel.on_request)

@@ -114,6 +114,13 @@ def test_with_a_programs_stack_each_is_recorded(first: Plan, keys: str) -> None:
     assert way.because.startswith("the agent counts its stacks")
 
 
+@pytest.mark.parametrize("attach", ["'kprobe:f'", "'uprobe:/bin/sh:0x1000'", "'call:f'"])
+def test_a_kernel_that_cannot_follow_programs(first: Plan, attach: str) -> None:
+    way = first(f"attach: {attach}, stacks: {{user: true}}", replace(REAL, no_user_stacks="no such thing"))
+    assert isinstance(way, Unsupported)
+    assert way.reason == "no such thing"
+
+
 def test_a_place_in_a_program_has_the_programs_stack_alone(first: Plan) -> None:
     kernel = replace(REAL, locate=lambda target: Code(0x1000, "EM_X86_64"))
     way = first("attach: 'uprobe:/bin/sh:0x1000', stacks: {user: true}", kernel)
