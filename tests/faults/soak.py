@@ -25,7 +25,7 @@ CPU = 0
 
 LOUD: Mapping[str, Callable[[], object]] = {
     "getppid": os.getppid,
-    "getpgrp": os.getpgrp,
+    "sched_getscheduler": lambda: os.sched_getscheduler(0),
     "getsid": lambda: os.getsid(0),
     "getpgid": lambda: os.getpgid(0),
     "getresuid": os.getresuid,
@@ -50,13 +50,13 @@ def text(libc: str, *, other: bool) -> str:
 
 RECORDED = tuple(
     [f"k_{name}" for name in LOUD]
-    + [f"r_{name}" for name in ("getppid", "getpgrp", "getsid", "getpgid")]
-    + [f"t_{name}" for name in ("getppid", "getpgrp", "getsid", "getpgid")]
-    + ["u_getppid", "u_getpgrp", "ur_getppid", "f_getresuid", "fe_getresgid"]
+    + [f"r_{name}" for name in ("getppid", "sched_getscheduler", "getsid", "getpgid")]
+    + [f"t_{name}" for name in ("getppid", "sched_getscheduler", "getsid", "getpgid")]
+    + ["u_getppid", "u_sched_getscheduler", "ur_getppid", "f_getresuid", "fe_getresgid"]
 )
 """Loud probes, unfiltered and the same in both configurations: each hit is an event."""
 
-COUNTED = tuple([f"c_{name}" for name in LOUD] + ["ct_getppid", "ct_getsid", "cu_getpgrp"])
+COUNTED = tuple([f"c_{name}" for name in LOUD] + ["ct_getppid", "ct_getsid", "cu_sched_getscheduler"])
 TABLES = ("table_getppid", "table_getsid", "table_getpgid")
 """Probes that only the kernel counts: in its profile, or in hist triggers if it has them."""
 
@@ -69,7 +69,7 @@ def counted_by_kernel(tracefs: Path) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith(("t_", "ct_", "table_")))
 
 
-JOINED = ("call_getpriority", "call_umask", "syscall_max", "ucall_getpriority", "pair_mkdir")
+JOINED = ("call_getpriority", "call_umask", "syscall_max", "ucall_getpriority", "pair_mkdirat")
 """Quiet probes, the same in both configurations: each beginning becomes a joined event."""
 
 VICTIMS = ("victim", "another")
@@ -79,11 +79,11 @@ VICTIMS = ("victim", "another")
 def _loud(libc: str) -> Iterator[str]:
     for name in LOUD:
         yield _counting(f"k_{name}", f"kprobe:sys_{name}", "cpu")
-    for name in ("getppid", "getpgrp", "getsid", "getpgid"):
+    for name in ("getppid", "sched_getscheduler", "getsid", "getpgid"):
         yield f'{{name: r_{name}, attach: "kretprobe:sys_{name}", returns: long}}'
         yield _counting(f"t_{name}", f"tracepoint:syscalls:sys_enter_{name}", "comm")
     yield _counting("u_getppid", f"uprobe:{libc}:getppid", "cpu")
-    yield _counting("u_getpgrp", f"uprobe:{libc}:getpgrp", "cpu")
+    yield _counting("u_sched_getscheduler", f"uprobe:{libc}:sched_getscheduler", "cpu")
     yield f'{{name: ur_getppid, attach: "uretprobe:{libc}:getppid", returns: int}}'
     yield ('{name: f_getresuid, attach: ["fexit:sys_getresuid", "kretprobe:sys_getresuid"], returns: long}')
     yield (
@@ -97,7 +97,7 @@ def _counted(libc: str) -> Iterator[str]:
         yield f'{{name: c_{name}, attach: "kprobe:sys_{name}"}}'
     for name in ("getppid", "getsid"):
         yield f'{{name: ct_{name}, attach: "tracepoint:syscalls:sys_enter_{name}"}}'
-    yield f'{{name: cu_getpgrp, attach: "uprobe:{libc}:getpgrp"}}'
+    yield f'{{name: cu_sched_getscheduler, attach: "uprobe:{libc}:sched_getscheduler"}}'
     for name in ("getppid", "getsid", "getpgid"):
         yield (
             f'{{name: table_{name}, attach: "tracepoint:syscalls:sys_enter_{name}", aggregate: kernel,'
@@ -110,13 +110,13 @@ def _quiet(libc: str) -> Iterator[str]:
         yield f'{{name: call_{name}, attach: "call:sys_{name}", returns: int}}'
     yield '{name: syscall_max, attach: "syscall:sched_get_priority_max"}'
     yield f'{{name: ucall_getpriority, attach: "ucall:{libc}:getpriority", returns: int}}'
-    pair = "{from: 'tracepoint:syscalls:sys_enter_mkdir', to: 'tracepoint:syscalls:sys_exit_mkdir', key: tid}"
-    yield f"{{name: pair_mkdir, attach: {{pair: {pair}}}}}"
+    first, last = (f"tracepoint:syscalls:sys_{which}_mkdirat" for which in ("enter", "exit"))
+    yield f"{{name: pair_mkdirat, attach: {{pair: {{from: '{first}', to: '{last}', key: tid}}}}}}"
     yield (
-        '{name: filtered, attach: "kretprobe:sys_mkdir", returns: int, filter: "return < 0",'
+        '{name: filtered, attach: "kretprobe:sys_mkdirat", returns: int, filter: "return < 0",'
         " metrics: [{counter: filtered_total, labels: {errno: {field: return, decode: errno}}}]}"
     )
-    yield '{name: stacks, attach: "kprobe:sys_mkdir", stack: true, metrics: [{counter: stacks_total}]}'
+    yield '{name: stacks, attach: "kprobe:sys_mkdirat", stack: true, metrics: [{counter: stacks_total}]}'
     yield _counting("names", "kprobe:sys_getpriority", "comm, pid, tid, symbol")
 
 
@@ -208,7 +208,7 @@ def _quiet_calls(pipe: int) -> None:
     os.umask(0o022)
     os.sched_get_priority_max(os.SCHED_FIFO)
     with suppress(OSError):
-        Path("/proc").mkdir()
+        os.mkdir("/proc", dir_fd=pipe)  # mkdirat(2): not every machine has mkdir(2)
     with suppress(OSError):
         os.fsync(pipe)
 

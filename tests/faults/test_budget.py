@@ -24,7 +24,7 @@ TRIPPED, OVERHEAD = "kprobe_exporter_probe_tripped", "kprobe_exporter_probe_over
 
 LIMITED = f"limit: {{hits_per_second: {LIMIT}}}"
 GETPPID = 'attach: "kprobe:sys_getppid"'
-BESIDE = '{name: beside, attach: "kprobe:sys_getpgrp", metrics: [{counter: beside_total}]}'
+BESIDE = '{name: beside, attach: "kprobe:sys_getsid", metrics: [{counter: beside_total}]}'
 
 TRIP = re.compile(r"the probe '(\w+)' is tripped: (.*)")
 AGAIN = re.compile(r"the probe '(\w+)' is tried again")
@@ -98,7 +98,7 @@ def test_too_loud_a_probe_is_off_for_a_while(start_agent: StartAgent, short_paus
     assert (begun.value("kprobe_up", probe="loud"), begun.value(TRIPPED, probe="loud")) == (1, 0)
     with flood():
         for _ in range(TIMES):
-            os.getpgrp()
+            os.getsid(0)
         turns, off, page, still = within_a_pause(agent)
         assert [off.value("kprobe_up", probe=name) for name in ("loud", "beside")] == [0, 1]
         assert [off.value(TRIPPED, probe=name) for name in ("loud", "beside")] == [1, 0]
@@ -140,7 +140,7 @@ def test_a_probe_that_takes_more_than_its_share_of_the_time_trips(start_agent: S
     agent = start_agent(
         probes(
             f"{{name: loud, {GETPPID}, {share}}}",
-            f'{{name: beside, attach: "kprobe:sys_getpgrp", {share}}}',
+            f'{{name: beside, attach: "kprobe:sys_getsid", {share}}}',
         )
     )
     with flood():
@@ -224,14 +224,14 @@ def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:
     """The probe that fires most trips. ``limit: none`` lifts a probe's own limit, not the common one."""
     agent = start_agent(
         probes(
-            '{name: quiet, attach: "kprobe:sys_getpgrp", limit: {hits_per_second: 100000}}',
+            '{name: quiet, attach: "kprobe:sys_getsid", limit: {hits_per_second: 100000}}',
             f"{{name: loud, {GETPPID}, limit: none}}",
             settings="limit: {hits_per_second: 2000}",
         )
     )
     with flood():
         for _ in range(23):
-            os.getpgrp()
+            os.getsid(0)
         eventually(lambda: tripped(agent) == ["loud"])
         ((_, said),) = TRIP.findall(agent.output())
         assert "all probes together fired" in said

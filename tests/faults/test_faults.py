@@ -16,6 +16,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.leftovers import definitions
 from tests.support.patience import eventually
 from tests.support.suffering import AGE, CONFIG, DELIVERED, HITS, TIMES, Suffering
+from tests.support.system_calls import only_x86
 from tests.vm.kernels import FPROBES
 
 pytestmark = [
@@ -125,7 +126,10 @@ def test_another_process_disables_a_probe_again_and_again(
 
 @pytest.mark.parametrize(
     ("fault", "path"),
-    [("ftrace_off", "/proc/sys/kernel/ftrace_enabled"), ("kprobes_off", "/sys/kernel/debug/kprobes/enabled")],
+    [
+        pytest.param("ftrace_off", "/proc/sys/kernel/ftrace_enabled", marks=only_x86),
+        ("kprobes_off", "/sys/kernel/debug/kprobes/enabled"),
+    ],
 )
 def test_the_machines_switches(suffering: Suffering, fault: Fault, path: str) -> None:
     """The machine's global switches are reported, not changed; tracepoints keep counting."""

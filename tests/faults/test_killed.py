@@ -28,14 +28,14 @@ probes:
   - {name: ppid, attach: 'kprobe:sys_getppid', metrics: [{counter: ppid_total}]}
   - {name: soft, attach: 'kprobe:sys_getppid'}
   - {name: some, attach: 'kretprobe:sys_getppid', filter: 'common_pid > 0', returns: long}
-  - {name: call, attach: 'call:sys_getpgrp', returns: int}
+  - {name: call, attach: 'call:sys_getsid', returns: int}
   - {name: enters, attach: 'tracepoint:syscalls:sys_enter_getppid', metrics: [{counter: enters_total}]}
 """
 SECOND = """
 probes:
   - {name: ppid, attach: 'kprobe:sys_getppid', fetch: {sp: $stack}, metrics: [{counter: ppid_total}]}
   - {name: soft, attach: 'kprobe:sys_getppid'}
-  - {name: more, attach: 'kprobe:sys_getpgrp', filter: 'common_pid > 1',
+  - {name: more, attach: 'kprobe:sys_getsid', filter: 'common_pid > 1',
      metrics: [{counter: more_total}]}
   - {name: table, attach: 'tracepoint:syscalls:sys_enter_getppid', aggregate: kernel,
      metrics: [{counter: table_total}]}

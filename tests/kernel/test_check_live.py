@@ -15,29 +15,30 @@ from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.dry_runs import compare, look
 from tests.support.leftovers import definitions
+from tests.support.system_calls import BLACKLISTED
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = [DEFAULT, *sorted((ROOT / "examples").glob("*.yaml"))]
 GROUP = "kprobe_exporter_test"
 
-HARD = """
+HARD = f"""
 probes:
-  - {name: silent, attach: kprobe:do_sys_open}
-  - {name: alias, attach: kprobe:sys_getppid}
-  - {name: unknown, attach: kprobe:no_such_function_at_all}
-  - {name: misspelt, attach: kprobe:vfs_raed}
-  - {name: blacklisted, attach: kprobe:do_int3}
-  - {name: data, attach: kprobe:jiffies}
-  - {name: offset, attach: kprobe:vfs_mknod+1}
-  - {name: fallback, attach: ["kprobe:no_such_function_at_all", "kretprobe:vfs_mknod"]}
-  - {name: away, attach: kprobe:no_such_module:no_such_function_at_all}
-  - {name: missing, attach: tracepoint:sched:sched_swich}
-  - {name: optional, attach: tracepoint:sched:sched_swich, optional: true}
-  - {name: off, attach: tracepoint:sched:sched_process_exec, enabled: false}
-  - {name: one, attach: tracepoint:sched:sched_process_exec, filter: pid > 0}
-  - {name: two, attach: tracepoint:sched:sched_process_exec, filter: pid > 1}
-  - {name: three, attach: tracepoint:sched:sched_process_exec, filter: comm != "sh"}
-  - {name: array, attach: tracepoint:tcp:tcp_probe, fetch: {who: saddr}}
+  - {{name: silent, attach: kprobe:do_sys_open}}
+  - {{name: alias, attach: kprobe:sys_getppid}}
+  - {{name: unknown, attach: kprobe:no_such_function_at_all}}
+  - {{name: misspelt, attach: kprobe:vfs_raed}}
+  - {{name: blacklisted, attach: kprobe:{BLACKLISTED}}}
+  - {{name: data, attach: kprobe:jiffies}}
+  - {{name: offset, attach: kprobe:vfs_mknod+1}}
+  - {{name: fallback, attach: ["kprobe:no_such_function_at_all", "kretprobe:vfs_mknod"]}}
+  - {{name: away, attach: kprobe:no_such_module:no_such_function_at_all}}
+  - {{name: missing, attach: tracepoint:sched:sched_swich}}
+  - {{name: optional, attach: tracepoint:sched:sched_swich, optional: true}}
+  - {{name: off, attach: tracepoint:sched:sched_process_exec, enabled: false}}
+  - {{name: one, attach: tracepoint:sched:sched_process_exec, filter: pid > 0}}
+  - {{name: two, attach: tracepoint:sched:sched_process_exec, filter: pid > 1}}
+  - {{name: three, attach: tracepoint:sched:sched_process_exec, filter: comm != "sh"}}
+  - {{name: array, attach: tracepoint:tcp:tcp_probe, fetch: {{who: saddr}}}}
 """
 
 

@@ -13,6 +13,7 @@ from kprobe_exporter.grammar.definition import Definition, ProbeKind, parse_defi
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.conftest import has
 from tests.kernel.verdict import takes
+from tests.support.system_calls import only_x86
 from tests.unit.grammar.corpus import corpus
 from tests.unit.grammar.generate import MEMBERS, REGISTERS, definition
 
@@ -110,6 +111,7 @@ def assert_listed(parsed: Definition, lines: list[str]) -> None:
     )
 
 
+@only_x86
 def test_corpus(files: MountedTracefs) -> None:
     problems = []
     for case in corpus():
@@ -123,6 +125,7 @@ def test_corpus(files: MountedTracefs) -> None:
     assert not problems, "\n".join(problems)
 
 
+@only_x86
 def test_random_definitions(files: MountedTracefs, random: Random) -> None:
     texts: dict[str, None] = {}
     while len(texts) < DEFINITIONS:

@@ -13,6 +13,7 @@ from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.forked_child import become_nobody, in_a_child
+from tests.support.system_calls import BLACKLISTED
 from tests.vm.kernels import USER_STACKS
 
 GOOD = """
@@ -34,7 +35,7 @@ def line_about(agent: AgentProcess, probe: str) -> str:
         ("kprobe:no_such_function_at_all", ["this kernel has no such function"]),
         ("kretprobe:no_such_function_at_all", ["this kernel has no such function"]),
         # Kprobes itself needs this function, so it is on the blacklist (NOKPROBE_SYMBOL).
-        ("kprobe:do_int3", ["the kernel keeps kprobes off it"]),
+        (f"kprobe:{BLACKLISTED}", ["the kernel keeps kprobes off it"]),
         # No instruction begins at this offset.
         ("kprobe:sys_getppid+1", ["(E"]),
         ("tracepoint:sched:no_such_event", ["this kernel has no tracepoint sched:no_such_event"]),

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.patience import eventually, patience
+from tests.support.system_calls import only_x86
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -80,6 +81,7 @@ def test_it_takes_a_newcomer_everywhere() -> None:
     assert "/-/reload" in commands
 
 
+@only_x86
 def test_every_command_does_what_it_shows(tmp_path: Path, tracefs: Path) -> None:
     found = run([step.command for step in steps()], tmp_path)
     for step, (output, status) in zip(steps(), found, strict=True):

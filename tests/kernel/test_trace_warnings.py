@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.perf_tools_document import DOCUMENT
+from tests.support.system_calls import BLACKLISTED
 from tests.support.trace_process import StartTrace
 
 pytestmark = pytest.mark.needs("kprobe_events")
@@ -27,11 +28,11 @@ def test_a_function_that_is_never_called(trace: StartTrace) -> None:
 
 def test_functions_that_cannot_be_probed(trace: StartTrace) -> None:
     """Such functions are refused with a warning, and with -F the kernel itself refuses them."""
-    said = {"r:vfs_raed": "did you mean 'vfs_read'?", "p:do_int3": "the kernel keeps kprobes off it"}
+    said = {"r:vfs_raed": "did you mean 'vfs_read'?", f"p:{BLACKLISTED}": "the kernel keeps kprobes off it"}
     if not has_function("bio_alloc"):
         said["p:bio_alloc %ax"] = "bio_alloc_bioset does its work today"
     running = [(asked, trace(asked)) for asked in said]
-    running += [("p:do_int3", trace("-F", "p:do_int3"))]
+    running += [(f"p:{BLACKLISTED}", trace("-F", f"p:{BLACKLISTED}"))]
     for asked, one in running:
         assert one.wait() == 1
         assert one.output == b""

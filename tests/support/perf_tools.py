@@ -285,7 +285,7 @@ ROWS = (
         retransmission,
         rb"myprobe: \(tcp_retransmit_skb\+0x[04]/0x[0-9a-f]+"
         + STACK
-        + rb"tcp_retransmit_timer\n(?: => \w[\w.]*\n)*",
+        + rb"tcp_(?:retransmit_timer|write_timer_handler)\n(?: => \w[\w.]*\n)*",
         "As above.",
     ),
     Row(

@@ -30,14 +30,14 @@ PACKAGES = (
     *("hostname", "iproute2", "kmod", "libc-bin", "mawk", "mount", "procps", "sed", "udev", "util-linux"),
     # What the tests call, and what they compare the agent with.
     *("apparmor", "bpftrace", "curl", "e2fsprogs", "file", "gcc", "gzip", "libc6-dev", "libseccomp2"),
-    *("openssl", "python3", "systemd", "tar"),
+    *("nodejs", "openssl", "php8.2-cli", "postgresql-15", "python3", "systemd", "tar"),
     # Python's header files, for the cross compiler.
     "libpython3.11-dev",
 )
 EXTENSIONS = ("_lines", "_pages")
 """The compiled modules."""
 
-TOOLS = ("hypothesis", "pytest")
+TOOLS = ("hypothesis", "pytest", "rotel")
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,21 @@ ARCHITECTURES = {
 
 
 def prepare(arch: Architecture, modules: Path) -> Path:
-    """Return the root file system, made at the first call, with the kernel's `modules` in it.
+    """Return the root file system with the kernel's `modules` in it, made anew when PACKAGES have changed.
 
     Raises PackageError if a package cannot be had.
     """
     arch.root.parent.mkdir(parents=True, exist_ok=True)
     with _locked(arch.root.with_name(f"{arch.debian}.lock")):
-        if not arch.root.exists():
+        made_of = arch.root / "packages"
+        if not made_of.exists() or made_of.read_text() != " ".join(PACKAGES):
             print(f"== a root file system of {arch.debian} in {arch.root.relative_to(ROOT)}", flush=True)
             partial = arch.root.with_name(f"{arch.debian}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             _unpack(arch, partial)
             _configure(partial)
+            (partial / made_of.name).write_text(" ".join(PACKAGES))
+            shutil.rmtree(arch.root, ignore_errors=True)
             partial.rename(arch.root)
         _add_modules(arch.root, modules)
         _add_python_packages(arch)

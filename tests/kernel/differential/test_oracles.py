@@ -35,12 +35,13 @@ PROBES = (
     Probe("chroot", "kretprobe", "chroot", returns="int"),
     Probe("priority", "kprobe", "getpriority", metrics=(Metric("counter", "priorities_total"),)),
 )
+# Its kretprobe would have the kernel's default of instances, as many as CPUs, and miss calls that wait.
 PROGRAM = """
 uprobe:{load}:take_value {{ @take_value = count(); @values = sum(arg0 & 255); }}
 uretprobe:{load}:go_deeper {{ @go_deeper = count(); }}
 uprobe:{load}:leap_out {{ @leap_out = count(); }}
 kprobe:{setfsuid} {{ @setfsuid = count(); }}
-kretprobe:{chroot} {{ @chroot = count(); }}
+kprobe:{chroot} {{ @chroot = count(); }}
 tracepoint:syscalls:sys_enter_getpriority {{ @getpriority = count(); }}
 interval:ms:100 {{ if (@live == 0) {{ printf("live\\n"); @live = 1; }} }}
 """
