@@ -85,14 +85,15 @@ class ProgramStacks:
             thread.join(1.0)
 
     def _names(self, places: Iterable[Place]) -> Mapping[Place, bytes]:
+        asked = set(places)
         with self._changed:
-            missing = set(places) - self._known.keys()
+            missing = asked - self._known.keys()
             if missing and self._thread is not None:
                 self._wanted |= missing
                 self._changed.notify_all()
         self._wait_for_rounds()
         with self._changed:
-            return {place: self._known[place] for place in places if place in self._known}
+            return {place: self._known[place] for place in asked if place in self._known}
 
     def _wait_for_rounds(self) -> None:
         """Wait until the thread has done all that was asked for up to now."""

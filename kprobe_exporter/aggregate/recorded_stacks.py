@@ -75,9 +75,8 @@ class RecordedStacks:
         self._begins: dict[int, bool] = {}  # by layout_id: whether the kernel's stack comes
         self._open: dict[int, _Seen] = {}  # by id() of a first event
         self._latest: dict[int, Record] = {}  # those whose stacks came with the last batch
-        self._of_programs: dict[
-            int, tuple[Record, int, Addresses]
-        ] = {}  # those of programs in the last batch
+        # Those of programs that came with the last batch, and wait for the kernel's.
+        self._of_programs: dict[int, tuple[Record, int, Addresses]] = {}
         self._waiting: dict[int, _Waiting] = {}  # calls and pairs for whose stack there is hope
         self._overdue: dict[int, _Waiting] = {}  # the same of the batch before
 

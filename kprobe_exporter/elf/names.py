@@ -11,8 +11,8 @@ from kprobe_exporter.elf.tables import FUNC, UNDEFINED
 def functions_at(path: str, offsets: Iterable[int]) -> dict[int, str]:
     """Return the function at each of these offsets in a file that has one.
 
-    Of several names of one function it is the one that ``find.function_at`` chooses. Raises GrammarError. A
-    million symbols take a second, which is also the most that the reader's budget allows for a few of them.
+    Of several names of one function it is the one that ``find.function_at`` chooses. A million symbols take a
+    second. Raises GrammarError, also for a file that takes more than the reader's budget.
     """
     with opened(path) as file:
         places: dict[int, int] = {}  # by address

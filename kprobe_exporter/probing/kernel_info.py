@@ -36,7 +36,7 @@ def known_kernel(
     files: KernelFiles | None = None,
 ) -> Kernel:
     """Collect the facts of the kernel that these probes need. ``files`` are those of the running kernel."""
-    files = files or running_kernel(instance.files)
+    files, probes = files or running_kernel(instance.files), list(probes)
     place = cache(partial(_place, resolver, most))
     return Kernel(
         instance.event_format,

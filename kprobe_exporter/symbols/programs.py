@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -26,6 +27,7 @@ READINGS, BURST = 100.0, 200.0
 MOST_PROCESSES = 1024
 MOST_MAPPINGS = 1 << 20  # Bytes of a process' list of mappings. A browser's has 200 KiB.
 MOST_FILES = 128  # Files that are open until somebody looks at the stacks
+MOST_NUMBERS = 1 << 14  # Files whose numbers are known; a file may have another number later
 MOST_STACKS = 4096  # Stacks of one process whose frames are kept
 
 LONGEST = 64
@@ -34,11 +36,11 @@ LONGEST = 64
 UNKNOWN = b"[unknown]"
 
 MAPPING = re.compile(
-    rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) [-r][-w]x[-ps] ([0-9a-f]{1,16}) [0-9a-f:]+ (\d{1,20}) *([^\n]*)$",
+    rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) [-r][-w]x[-ps] ([0-9a-f]{1,16}) ([0-9a-f:]+ \d{1,20}) *([^\n]*)$",
     re.MULTILINE,
 )
 """An executable mapping of /proc/PID/maps (fs/proc/task_mmu.c): its addresses, the offset in the file, the
-inode, the path. The kernel writes a line end in a path as ``\\012``."""
+device and the inode, the path. The kernel writes a line end in a path as ``\\012``."""
 
 DELETED = b" (deleted)"
 
@@ -81,7 +83,8 @@ class Programs:
         self._clock = clock
         self._bucket = TokenBucket(READINGS, BURST, clock())
         self._processes: dict[int, _Process] = {}
-        self._numbers: dict[tuple[bytes, int], int] = {}  # of files, by path and inode
+        self._next = count(1)
+        self._numbers: dict[tuple[bytes, bytes], int] = {}  # of files, by path, device and inode
         self._files: dict[int, BinaryIO] = {}  # the oldest first
 
     def frames(self, pid: int, addresses: Addresses) -> Frames:
@@ -142,22 +145,23 @@ class Programs:
     def _mapping(self, pid: int, line: re.Match[bytes]) -> Mapping:
         start, end, offset, inode, path = line.groups()
         path = path.removesuffix(DELETED)
-        file = 0
-        if path.startswith(b"/") and int(inode):
-            file = self._number(pid, path, int(inode))
+        file = self._number(pid, path, inode) if path.startswith(b"/") else 0
         base = path.rpartition(b"/")[2] if path.startswith(b"/") else path.strip(b"[]")
         return Mapping(int(start, 16), int(end, 16), int(offset, 16), file, base[:LONGEST] or UNKNOWN[1:-1])
 
-    def _number(self, pid: int, path: bytes, inode: int) -> int:
+    def _number(self, pid: int, path: bytes, inode: bytes) -> int:
         """Return the number of a mapped file, and hold it open if it still has this path."""
-        number = self._numbers.setdefault((path, inode), len(self._numbers) + 1)
+        number = self._numbers.get((path, inode))
+        if number is None:
+            if len(self._numbers) >= MOST_NUMBERS:
+                self._numbers.clear()
+            number = self._numbers[path, inode] = next(self._next)
         if number in self._files:
             return number
         with suppress(OSError, ValueError):
             file = open_rooted(f"{self._proc}/{pid}/root{os.fsdecode(path)}")
-            if (
-                os.fstat(file.fileno()).st_ino != inode
-            ):  # the device of btrfs and overlayfs is another one here
+            # The device is not compared, as that of btrfs and overlayfs is another one in the list.
+            if os.fstat(file.fileno()).st_ino != int(inode.split()[1]):
                 file.close()
                 return number
             self._files[number] = file

@@ -134,6 +134,23 @@ def test_in_another_pid_namespace_all_is_unknown(proc: Path, clock: Clock) -> No
     assert named(Programs(proc, clock), address("getppid")) == [b"[unknown]"]
 
 
+def test_numbers_of_files_are_bounded(
+    known: Programs, proc: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that maps ever new files fills no memory, and no number is given twice."""
+    monkeypatch.setattr(programs, "MOST_NUMBERS", 3)
+    seen = set()
+    for number in range(10):
+        line = b"00400000-00500000 r-xp 00000000 08:01 %d /no/file%d\n" % (number + 1, number)
+        (proc / f"{PID}/maps").write_bytes(line)
+        clock.now += programs.FRESH + 1
+        [place] = known.frames(PID, (0x401000,))
+        assert isinstance(place, Place)
+        seen.add(place.file)
+        assert len(known._numbers) <= 3
+    assert len(seen) == 10
+
+
 def test_open_files_are_bounded(
     proc: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
