@@ -1,6 +1,7 @@
 """Third-party receivers get each event of real probes once, with thread, time, trace, stack and pod."""
 
 import os
+import platform
 import subprocess
 import time
 from collections import Counter
@@ -263,7 +264,9 @@ def test_stacks(start_agent: StartAgent, elastic: MockServer, attach: str, signa
         if signal == "span" and not has(EPROBES):  # docs/collecting.md, on 5.10
             assert functions[-2:] == [of_fsync(), "kretprobe_trampoline"]
         else:
-            assert callers == [function("fsync"), entry()], functions
+            # On arm64 the function has not saved its caller yet when a kprobe at its entry fires.
+            left_out = platform.machine() == "aarch64"
+            assert callers == [function("fsync"), entry()][left_out:], functions
 
 
 @pytest.fixture

@@ -170,6 +170,7 @@ KERNELS = {
                 "tests/kernel/test_trace_text.py",
                 "tests/kernel/test_trace_warnings.py",
                 "tests/kernel/test_ucalls.py",
+                "tests/kernel/test_user_stacks.py",
             ),
         ),
         Kernel(
