@@ -12,7 +12,7 @@ pytestmark = pytest.mark.needs("kprobe_events")
 
 POINTER = "+u0($arg1)"
 """The path of chdir, a program's string."""
-FITS, TOO_LONG = "/" * 4000, "/" * 4085
+FITS, TOO_LONG = "/" * 3900, "/" * 4085
 TIMES = 7
 
 

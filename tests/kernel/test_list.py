@@ -112,8 +112,8 @@ def test_those_that_are_blacklisted(files: MountedTracefs, random: Random) -> No
 @FUNCTIONS
 def test_a_name_of_several_functions(files: MountedTracefs) -> None:
     said = told("c_start")
-    assert re.search(r"\d functions have this name, and .*: name one of them: kprobe:_text\+\d+,", said)
-    offset = re.search(r"_text\+\d+", said)
+    assert re.search(r"\d functions have this name, and .*: name one of them: kprobe:_s?text\+\d+,", said)
+    offset = re.search(r"_s?text\+\d+", said)
     assert offset
     assert takes(files, "kprobe_events", f"p:list_under_test/one {offset[0]}")
     files.write("kprobe_events", "-:list_under_test/one")
