@@ -9,6 +9,7 @@ from kprobe_exporter.aggregate.ended_threads import Note
 from kprobe_exporter.aggregate.open_calls import INHERITED, Key, OpenCalls, above
 from kprobe_exporter.aggregate.recipes import PLACES, tuple_getter
 from kprobe_exporter.model import values
+from kprobe_exporter.model.joins import DISTANCE
 from kprobe_exporter.model.values import CALLER, LAYOUT_ID, TID, TIME, VALUES, Join, Layout, Record
 
 Of: TypeAlias = Callable[[Record], Any]  # returns the values of a half by which it is paired
@@ -23,7 +24,7 @@ FARTHEST = 64  # bytes that a return may be above its entry; 0, 8 and 16 occur
 class ByStack:
     """Calls, proved by the stack pointer.
 
-    A return's stack pointer is at the same distance above its entry's in all calls of a join: 8 bytes, until
+    A return's stack pointer is at the same distance above its entry's in all calls of a join: DISTANCE, until
     returns show another. A return without an entry there votes for the distance to the innermost open call,
     if nothing was lost in between. A distance with more votes than matched returns takes over. A program that
     sets its stack pointer at will may win a vote; then calls are unpaired until others outvote it.
@@ -35,7 +36,7 @@ class ByStack:
         self._layout_id, self._opened, self.make = join.layout.layout_id, opened, make
         self._note = note
         self.begun = 0
-        self._distance, self._matched = 8, 0
+        self._distance, self._matched = DISTANCE, 0
         self._votes: Counter[int] = Counter()
 
     def begin(self, of: Of, first: Record) -> None:

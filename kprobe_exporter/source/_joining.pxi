@@ -271,7 +271,7 @@ cdef class Joining(Recording):
         self._join_ids, self._join_identities, self._way_ids, self._makes = [], [], [], []
         if not joins.recipes and not joins.threads and not queued:
             return 0
-        self._open = _new_open(len(joins.recipes), int.from_bytes(os.urandom(8), "little"), most)
+        self._open = _new_open(len(joins.recipes), int.from_bytes(os.urandom(8), "little"), most, DISTANCE)
         self._first_ways = <uint32_t*>calloc(max(1, len(joins.recipes)), sizeof(uint32_t))
         ways = len(queued) + sum([len(one.join.begins) for one in joins.recipes.values()])
         self._ways = <Way*>calloc(max(1, ways), sizeof(Way))

@@ -170,7 +170,7 @@ cdef void _free_open(Open* open) noexcept:
     free(open)
 
 
-cdef Open* _new_open(uint32_t nslots, uint64_t seed, uint64_t most) noexcept:
+cdef Open* _new_open(uint32_t nslots, uint64_t seed, uint64_t most, uint64_t distance) noexcept:
     """Make it, empty; NULL if there is no memory."""
     cdef Open* open = <Open*>calloc(1, sizeof(Open))
     cdef uint32_t i
@@ -182,5 +182,5 @@ cdef Open* _new_open(uint32_t nslots, uint64_t seed, uint64_t most) noexcept:
         return NULL
     open.seed, open.most, open.next_loss, open.nslots = seed, most, NEVER, nslots
     for i in range(nslots):
-        open.slots[i].distance = 8
+        open.slots[i].distance = distance
     return open

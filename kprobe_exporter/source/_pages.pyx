@@ -29,7 +29,7 @@ from kprobe_exporter.model.record_layout import StackLayouts
 from kprobe_exporter.model.values import STACK_POINTER, Batch
 from kprobe_exporter.model.condition import is_unsigned
 from kprobe_exporter.model.aggregation import Refused, Tally
-from kprobe_exporter.model.joins import Joins
+from kprobe_exporter.model.joins import DISTANCE, Joins
 from kprobe_exporter.source.pages import frame, loss, close_gaps
 from kprobe_exporter.source.values import program_name, reader
 

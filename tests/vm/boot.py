@@ -109,10 +109,15 @@ def command(guest: Guest) -> list[str]:
     return [*vng, "--exec", shlex.join(["sh", str(script.resolve())])]
 
 
-def environment() -> dict[str, str]:
-    """The environment of virtme-ng and the tests, with the venv's tools and promtool on the PATH."""
-    ours = f"{Path(sys.executable).parent}:{BUILD / 'prometheus/usr/bin'}"
-    return {**os.environ, "PATH": f"{ours}:{os.environ['PATH']}:/usr/sbin:/sbin"}
+def environment(kernel: Kernel | None = None) -> dict[str, str]:
+    """The environment of virtme-ng and the tests, with the venv's tools and promtool on the PATH.
+
+    A guest of another architecture has a promtool of its own.
+    """
+    ours = [str(Path(sys.executable).parent)]
+    if kernel is None or kernel.foreign is None:
+        ours.append(str(BUILD / "prometheus/usr/bin"))
+    return {**os.environ, "PATH": ":".join([*ours, os.environ["PATH"], "/usr/sbin", "/sbin"])}
 
 
 def free_port(first: int) -> int:
@@ -156,7 +161,7 @@ def _script(guest: Guest) -> str:
     variables = {
         "KPROBE_EXPORTER_VM": guest.kernel.series,
         "HOME": "/tmp",
-        "PATH": environment()["PATH"],
+        "PATH": environment(guest.kernel)["PATH"],
         "CI": "true",  # for hypothesis: under emulation a test has no deadline
         # The host has compiled all bytecode, and the guest cannot write here.
         "PYTHONDONTWRITEBYTECODE": "1",
