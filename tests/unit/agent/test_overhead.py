@@ -1,6 +1,7 @@
 """overhead: the estimate is the number of firings times a constant for the events of one hit."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,10 @@ def spec(file: str | None, verb: str = "", body: str = "f", **more: object) -> P
         ([spec("uprobe_events", "r")], costs.URETPROBE),
         ([spec(None)], costs.TRACEPOINT),
         ([spec(None, stack=True)], costs.TRACEPOINT + costs.STACK),
+        (
+            [replace(spec("uprobe_events", "p"), layout=Layout(0, "p", "p", "entry", "f", user_stack=True))],
+            costs.UPROBE + costs.USER_STACK,
+        ),
         (
             [spec("kprobe_events", "p", plan="count", stack_table=StackTable(None, None, 128))],
             costs.COUNTED + costs.STACK,
