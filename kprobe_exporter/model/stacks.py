@@ -24,7 +24,7 @@ Stack: TypeAlias = tuple[bytes, ...]
 program's function is written as DTrace does, ``libc.so.6`malloc``."""
 
 Frames: TypeAlias = tuple[bytes | Place, ...]
-"""A stack as it is counted: the places in programs are named when somebody looks."""
+"""A stack as it is counted: the places in programs are named at a request."""
 
 
 def of_program(frame: bytes) -> bool:

@@ -519,14 +519,19 @@ cdef class PageParser(Joining):
         else:
             waiting[cpu] = (tid, [record])
 
+    cdef object _owners_of(self, waiting, const Pending* one, int cpu):
+        """Return the records that wait for this stack on its CPU, None if they are another thread's."""
+        cdef int32_t tid
+        memcpy(&tid, one.start + 4, 4)
+        expected = waiting.pop(cpu, None)
+        return expected[1] if expected is not None and expected[0] == tid else None
+
     cdef object _user_stack(self, const Pending* one, int cpu):
         """Give a program's stack to the records right before it: every event of the instance has one."""
         cdef uint32_t at = self._user_offset
         cdef uint64_t address
-        cdef int32_t tid
-        memcpy(&tid, one.start + 4, 4)
-        expected = self._followed.pop(cpu, None)
-        if expected is None or expected[0] != tid:
+        owners = self._owners_of(self._followed, one, cpu)
+        if owners is None:
             return
         process, addresses = _u32(one.start + self._user_process), []
         while at + 8 <= one.length:
@@ -535,15 +540,13 @@ cdef class PageParser(Joining):
                 break
             addresses.append(address)
             at += 8
-        self._batch.user_stacks += [(record, process, tuple(addresses)) for record in expected[1]]
+        self._batch.user_stacks += [(record, process, tuple(addresses)) for record in owners]
 
     cdef object _stack(self, const Pending* one, int cpu):
         cdef uint32_t at = self._stack_offset
         cdef uint64_t address
-        cdef int32_t tid
-        memcpy(&tid, one.start + 4, 4)
-        expected = self._stacked.pop(cpu, None)
-        if expected is None or expected[0] != tid:
+        owners = self._owners_of(self._stacked, one, cpu)
+        if owners is None:
             return
         if at > one.length:
             at = one.length
@@ -558,7 +561,7 @@ cdef class PageParser(Joining):
                 found.append(frame(self._names, address))
                 at += 8
             frames = self._frames[raw] = tuple(found)
-        self._batch.stacks += [(record, frames) for record in expected[1]]
+        self._batch.stacks += [(record, frames) for record in owners]
 
     cdef int _make_places(self, Kind* kind, shape) except -1:
         kind.caller.kind = NOTHING

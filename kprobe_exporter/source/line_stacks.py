@@ -15,7 +15,36 @@ WAITING = 1024
 """The most events that wait for their stack; in practice one per CPU and level of interrupt."""
 
 
-class StackAssembler:
+class _Assembler:
+    """Collects the lines of one stack at a time, which follow each other in the text."""
+
+    _line: re.Pattern[bytes]
+
+    def __init__(self) -> None:
+        self._owners: list[Record] = []
+        self._found: list[bytes] = []
+        self._next = -1
+
+    def frame(self, data: bytes, at: int, end: int) -> int:
+        """Return where the next line starts if this line is a frame of the stack, else 0."""
+        if at != self._next or not (found := self._line.match(data, at, end)):
+            return 0
+        if self._owners:
+            self._found.append(found[1])
+        self._next = found.end()
+        return self._next
+
+    def shift(self, at: int) -> None:
+        """Adjust positions: the text that follows starts with what was at this position."""
+        self._next -= at
+
+    def _taken(self) -> list[bytes]:
+        """Return what was read so far of the stack, and forget it."""
+        found, self._found = self._found, []
+        return found
+
+
+class StackAssembler(_Assembler):
     """Gives each of the kernel's stacks to its event: the last one of its CPU and thread that has none yet.
 
     The kernel writes an event and then its stack (a post trigger, kernel/trace/trace_events_trigger.c).
@@ -24,11 +53,11 @@ class StackAssembler:
     event is dropped; the loss of its event was counted. Not thread-safe.
     """
 
+    _line = FRAME
+
     def __init__(self) -> None:
+        super().__init__()
         self._waiting: list[tuple[int, int, list[Record]]] = []
-        self._owners: list[Record] = []
-        self._frames: list[bytes] = []
-        self._next = -1
 
     def expect(self, cpu: int, tid: int, records: list[Record]) -> None:
         """Note an event whose stack will follow; ``records`` is empty if the event could not be read."""
@@ -45,24 +74,10 @@ class StackAssembler:
         self.hand_over(batch)
         self._owners, self._next = self._take(cpu, tid), frames_at
 
-    def frame(self, data: bytes, at: int, end: int) -> int:
-        """Return where the next line starts if this line is a frame of the stack, else 0."""
-        if at != self._next or not (found := FRAME.match(data, at, end)):
-            return 0
-        if self._owners:
-            self._frames.append(found[1])
-        self._next = found.end()
-        return self._next
-
-    def shift(self, at: int) -> None:
-        """Adjust positions: the text that follows starts with what was at this position."""
-        self._next -= at
-
     def hand_over(self, batch: Batch) -> None:
         """Put the frames that were read so far into a batch."""
-        if self._frames:
-            batch.stacks += [(record, tuple(self._frames)) for record in self._owners]
-            self._frames = []
+        if found := tuple(self._taken()):
+            batch.stacks += [(record, found) for record in self._owners]
 
     def _take(self, cpu: int, tid: int) -> list[Record]:
         for number in range(len(self._waiting) - 1, -1, -1):
@@ -71,19 +86,19 @@ class StackAssembler:
         return []
 
 
-class UserStackAssembler:
+class UserStackAssembler(_Assembler):
     """Gives each program's stack to the event right before it on its CPU; another one's is dropped.
 
     With the option userstacktrace every event of the instance has one (ftrace_trace_userstack() of
     kernel/trace/trace.c). Not thread-safe.
     """
 
+    _line = ADDRESS
+
     def __init__(self) -> None:
+        super().__init__()
         self._before: dict[int, tuple[int, list[Record]]] = {}
-        self._owners: list[Record] = []
         self._process = 0
-        self._addresses: list[int] = []
-        self._next = -1
 
     def expect(self, cpu: int, tid: int, records: list[Record]) -> None:
         """Note an event, and which of its records want the stack that may follow."""
@@ -102,21 +117,7 @@ class UserStackAssembler:
         self._owners, self._process = records if expected == tid else [], process
         self._next = frames_at
 
-    def frame(self, data: bytes, at: int, end: int) -> int:
-        """Return where the next line starts if this line is an address of the stack, else 0."""
-        if at != self._next or not (found := ADDRESS.match(data, at, end)):
-            return 0
-        self._addresses.append(int(found[1], 16))
-        self._next = found.end()
-        return self._next
-
-    def shift(self, at: int) -> None:
-        """Adjust positions: the text that follows starts with what was at this position."""
-        self._next -= at
-
     def hand_over(self, batch: Batch) -> None:
         """Put the addresses that were read so far into a batch."""
-        if self._addresses:
-            found = tuple(self._addresses)
+        if found := tuple([int(address, 16) for address in self._taken()]):
             batch.user_stacks += [(record, self._process, found) for record in self._owners]
-            self._addresses = []

@@ -26,7 +26,7 @@ READINGS, BURST = 100.0, 200.0
 
 MOST_PROCESSES = 1024
 MOST_MAPPINGS = 1 << 20  # Bytes of a process' list of mappings. A browser's has 200 KiB.
-MOST_FILES = 128  # Files that are open until somebody looks at the stacks
+MOST_FILES = 128  # Files that are open for the names that a request may need
 MOST_NUMBERS = 1 << 14  # Files whose numbers are known; a file may have another number later
 MOST_STACKS = 4096  # Stacks of one process whose frames are kept
 
