@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kprobe_exporter import __version__
 from kprobe_exporter.agent.audit import Audit, audited
 from kprobe_exporter.agent.config_diff import difference, needs_restart
+from kprobe_exporter.agent.container_probes import ContainerProbes
 from kprobe_exporter.agent.heat import HeatMaps
 from kprobe_exporter.agent.installer import UNEXPECTED, Installer
 from kprobe_exporter.agent.interference import Interference, replacements
@@ -36,10 +37,12 @@ from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
+from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.model.values import Snapshot, summary
 from kprobe_exporter.plan import ProbePlan, Sample, recorded
+from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.probing.event_source import PAGE_PARSER, set_up
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Vital
@@ -96,6 +99,9 @@ class Agent:
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
         self._machine = Machine()
         self._replaced_files = ReplacedFiles()
+        containers = RunningContainers(nested=settings.nested_containers)
+        self._container_files = ContainerFiles(containers)
+        self._container_probes = ContainerProbes(self._container_files)
         self._otlp: OtlpExport | None = None
 
     def __enter__(self) -> "Agent":
@@ -222,7 +228,9 @@ class Agent:
         tick = self._otlp.tick if self._otlp is not None else lambda: None
         self._source = Reader(self._pipeline.pipe, self.failed, tick)
         self._stack.callback(self._source.close)
-        self._installer = Installer(instance, event_source, self._identities, self._stop.is_set)
+        self._installer = Installer(
+            instance, event_source, self._identities, self._container_files, self._stop.is_set
+        )
         self._probe_set = ProbeSet(instance, self._installer, self._pipeline, self._source, *known)
         self._source.start()
         self._stack.callback(self._probe_set.off)
@@ -314,11 +322,16 @@ class Agent:
         self._probe_set.interrupted(name)
 
     def _follow_files(self) -> None:
-        """Attach probes to the files that replaced theirs, and leave them attached to the old ones too."""
-        probes = self._probe_set.probes
-        if changes := successors(self._replaced_files.look(probes, time.monotonic()), self._plan):
+        """Attach probes to the files that replaced theirs, and leave them attached to the old ones too.
+
+        Those of containers are attached where such a container has started, and released where it has ended.
+        """
+        probes, now = self._probe_set.probes, time.monotonic()
+        replaced = successors(self._replaced_files.look(probes, now), self._plan)
+        if changes := {**replaced, **self._container_probes.changes(probes, self._plan, now)}:
             self._set_probes(tuple(changes.get(probe, probe) for probe in probes))
-            report(changes)
+            report(replaced)
+        if changes or self._instance.retired:
             self._probe_set.prune()
 
     def _plan(self, probes: Sequence[Probe]) -> list[ProbePlan]:

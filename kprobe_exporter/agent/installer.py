@@ -15,6 +15,7 @@ from kprobe_exporter.labels import decoders
 from kprobe_exporter.model.values import ProbeSpec
 from kprobe_exporter.plan import ProbePlan, narrowed, plan_probe, wants_symbols
 from kprobe_exporter.probing.attach import settle
+from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.probing.event_source import EventSource, unreadable
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.symbols.addresses import Symbols
@@ -39,6 +40,7 @@ class Installer:
     _instance: Instance
     _event_source: EventSource
     _identities: Identities
+    _containers: ContainerFiles
     stopping: Callable[[], bool]
 
     def __post_init__(self) -> None:
@@ -69,9 +71,9 @@ class Installer:
                 self._loaded = True
             identities, enum = self._identities, kernel.types.words
             known = decoders(self._symbols.text, identities.pods, enum, nested=identities.nested)
+            given = settings.namespace, known, kernel, self._layout_ids, settings.max_series
             plans = [
-                plan_probe(probe, settings.namespace, known, kernel, self._layout_ids, settings.max_series)
-                for probe in probes
+                self._containers.plan(probe, lambda placed: plan_probe(placed, *given)) for probe in probes
             ]
             after_an_error.pop_all()
         return plans

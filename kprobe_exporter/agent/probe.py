@@ -32,7 +32,8 @@ class ProbeState:
     unexpected: bool = False
     """Whether it failed for a reason that may pass, such as a lack of descriptors, and was not refused."""
     older: tuple[Attached, ...] = ()
-    """How it is attached to files that were replaced, the newest first. Their calls count too."""
+    """How it is attached to files that were replaced, the newest first, or to other containers' files: calls
+    there count too."""
     logged: str = ""
     """The explanation that was logged last, also for predecessors on earlier files."""
     sample: Sample | None = None
@@ -72,13 +73,15 @@ class ProbeState:
             return f"{self.reason} {self.sampled_because}.".lstrip()
         if self.state != "down" or not self.older:
             return self.reason
-        counted = "only calls in processes that still run the file that was replaced are counted"
+        which = "the file that was replaced" if self.plan.probe.within is None else "the other files"
+        counted = f"only calls in processes that still run {which} are counted"
         return f"{self.reason.rstrip('.')}; {counted}."
 
     @property
     def absent(self) -> bool:
-        """Return whether it is optional and failed: it then causes no warning, and has no ``kprobe_up``."""
-        return self.plan.probe.optional and self.state == "down"
+        """Return whether it is optional and failed, or waits for a container: it then causes no warning, and
+        has no ``kprobe_up``."""
+        return (self.plan.probe.optional or self.plan.waiting) and self.state == "down"
 
     @property
     def sampling(self) -> float | None:
@@ -120,7 +123,7 @@ class ProbeState:
             rates=rates,
             lost=_lost(self.attached, numbers) if self.attached else None,
             sampling=self.sampling,
-            optional=self.plan.probe.optional,
+            optional=self.plan.probe.optional or self.plan.probe.within is not None,
             returns=returns is not None and returns.fetch is not None,
             heat=heat,
             stacks=self.plan.probe.stacks is not None,
@@ -133,7 +136,9 @@ class ProbeState:
         if self.explanation == self.logged:
             return
         self.logged = self.explanation
-        if self.plan.probe.optional and not self.older:
+        if self.plan.waiting:
+            log.info("the probe '%s' waits: %s", self.name, self.explanation)
+        elif self.plan.probe.optional and not self.older:
             log.info("the optional probe '%s' is absent: %s", self.name, self.explanation)
         else:
             log.warning("the probe '%s' is down: %s", self.name, self.explanation)

@@ -1,10 +1,12 @@
 """The current probes, and how some of them are replaced while the others go on."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.agent.audit import SwitchLosses
@@ -15,7 +17,7 @@ from kprobe_exporter.agent.stacks import ProbeStacks
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.model.values import Batch, KernelCounts, Loss
+from kprobe_exporter.model.values import Batch, KernelCounts, Loss, ProbeSpec
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.tracefs.definitions import delete
@@ -32,6 +34,9 @@ LAST_TIME = 5.0
 MOST_RETIRED, KEPT = 256, 128
 """Above MOST_RETIRED definitions, all but the KEPT that were retired last are deleted: one pruning thus
 serves many new definitions."""
+
+
+_IN_ROOT = re.compile(r"/proc/[0-9]+(?=/root[:/])")
 
 
 class _Now(NamedTuple):
@@ -102,7 +107,7 @@ class ProbeSet:
         self._publish(probes)
 
     def prune(self) -> None:
-        """Delete retired definitions, if there are too many."""
+        """Delete retired definitions, if there are too many, or where a container has ended."""
         with suppress(OSError):
             if (wiped := prune(self._instance, self._now.parts, self._read_out)) is not None:
                 lost, loss = wiped
@@ -217,7 +222,8 @@ class ProbeSet:
 def prune(
     instance: Instance, parts: Sequence[Installed], read_out: Callable[[], object]
 ) -> tuple[int, Loss] | None:
-    """Delete the oldest retired definitions if there are too many; return None if there are not.
+    """Delete the oldest retired definitions if there are too many, and all below the root of a process that
+    has ended, of which they hold the file system. Return None if there are none of these.
 
     The same configuration uses its retired definitions again, so they accumulate only if definitions are
     always new. Deleting one wipes the unread ring buffer (see ``Installed.remove``) and takes the kernel some
@@ -228,14 +234,17 @@ def prune(
     ``parts`` are the installed events. ``read_out`` reads the whole buffer and the kernel's counts. Returns a
     lower bound of the lost events, and the interval in which events may have been lost.
     """
-    if len(instance.retired) <= MOST_RETIRED:
+    retired = list(instance.retired)
+    unneeded = retired[:-KEPT] if len(retired) > MOST_RETIRED else []
+    unneeded += [one for one in retired if one not in unneeded and _of_ended(instance.retired[one])]
+    if not unneeded:
         return None
     start = time.monotonic_ns()
     instance.write("tracing_on", "0")
     try:
         read_out()
         before = _firings(instance, parts)
-        for event in list(instance.retired)[:-KEPT]:
+        for event in unneeded:
             if (reason := delete(instance.files, instance.group, event)) is None:
                 del instance.retired[event]
             else:  # the next pruning tries again
@@ -245,6 +254,12 @@ def prune(
     finally:
         instance.write("tracing_on", "1")
     return wiped, Loss(0, start, time.monotonic_ns())
+
+
+def _of_ended(spec: ProbeSpec) -> bool:
+    """Return whether a definition is for a file below the root of a process that has ended."""
+    found = _IN_ROOT.match(spec.body)
+    return found is not None and not Path(found[0]).exists()
 
 
 def _firings(instance: Instance, parts: Sequence[Installed]) -> int:

@@ -16,8 +16,7 @@ from kprobe_exporter.config.values import Probe
 from kprobe_exporter.elf import library_path
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Kind, parse_target
-from kprobe_exporter.model.values import ProbeSpec
-from kprobe_exporter.plan import JoinedSpec, ProbePlan
+from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.util.rooted_path import status
 from kprobe_exporter.util.token_bucket import TokenBucket
@@ -61,9 +60,11 @@ class ReplacedFiles:
         """Return the probes to plan again; ``now`` is in seconds of a monotonic clock.
 
         It costs one stat(2) for each path, some 2 µs; up to 0.1 ms where the file is another one or unknown.
+        Those of programs in containers are left to ``ContainerProbes``.
         A path that names no file now is looked at next time.
         """
-        watched = {one: list(_files(one)) for one in probes if one.state in ("up", "down")}
+        followed = [one for one in probes if one.state in ("up", "down") and one.plan.probe.within is None]
+        watched = {one: list(_files(one)) for one in followed}
         places = [place for of_probe in watched.values() for place in of_probe]
         files = {path: _file(path, inode) for path, inode in places}
         there = {path: file for path, file in files.items() if file is not None}
@@ -105,7 +106,7 @@ def retained(attachments: Sequence[Attached], plan: ProbePlan) -> tuple[Attached
     One on a file for which the probe is planned again goes, because its calls would be counted twice. So
     does a pair, of which one event may stay the same; it stays if the new plan is impossible.
     """
-    planned = set(_planned(plan))
+    planned = {one.inode for one in plan.specs}  # None for an event of the kernel
     older = [one for one in attachments if _may_stay(one, planned)]
     if len(older) > MOST_OLDER:
         log.info(
@@ -163,13 +164,6 @@ def _parts(attached: Attached) -> Iterator[tuple[str, Inode]]:
     for part in attached.parts:
         if part.spec.inode is not None:
             yield _target(part.spec.target).path, part.spec.inode
-
-
-def _planned(plan: ProbePlan) -> Iterator[Inode | None]:
-    """Yield the inodes of all events that may be installed by a plan, None for those of the kernel."""
-    for way in plan.alternatives:
-        singles = [one for ways in way.ways for one in ways] if isinstance(way, JoinedSpec) else [way]
-        yield from (one.inode for one in singles if isinstance(one, ProbeSpec))
 
 
 def _may_stay(attached: Attached, planned: set[Inode | None]) -> bool:

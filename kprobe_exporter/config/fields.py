@@ -40,6 +40,7 @@ PROBE_NAME = r"^[a-z_][a-z0-9_]{0,39}$"
 SPACE_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,39}$"
 METRIC_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 FETCH_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,31}$"
+SELECTOR = r"^[A-Za-z0-9._/*?\[\]!-]{1,320}$"
 HEADER_NAME = r"^[A-Za-z0-9_.-]{1,128}$"
 
 PATTERNS: Mapping[str, str] = {
@@ -47,6 +48,7 @@ PATTERNS: Mapping[str, str] = {
     SPACE_NAME: "up to 40 of A-Z, a-z, 0-9 and _, and no digit first",
     METRIC_NAME: "up to 128 of A-Z, a-z, 0-9 and _, and no digit first",
     FETCH_NAME: "up to 32 of A-Z, a-z, 0-9 and _, and no digit first",
+    SELECTOR: "up to 320 of A-Z, a-z, 0-9, ., _, -, / and, for several, *, ? and [a-z]",
     HEADER_NAME: "up to 128 of A-Z, a-z, 0-9, _, . and -",
 }
 """A pattern to the names that it allows, in words."""
@@ -185,6 +187,7 @@ _Fetched: TypeAlias = Annotated[
 ]
 Fetch: TypeAlias = dict[Annotated[str, Field(pattern=FETCH_NAME)], _Fetched]
 Name: TypeAlias = Annotated[str, Field(pattern=METRIC_NAME)]
+Selector: TypeAlias = Annotated[str, Field(pattern=SELECTOR)]
 
 
 CpuTime: TypeAlias = Annotated[

@@ -22,6 +22,7 @@ from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, Pr
 from kprobe_exporter.config.sites import Alternatives
 from kprobe_exporter.config.stacks import stacks_of
 from kprobe_exporter.config.values import MAXACTIVE, Config, Export, Metric, Otlp, Probe, Settings
+from kprobe_exporter.config.within import within_of
 from kprobe_exporter.config.wording import quote
 from kprobe_exporter.config.yaml_source import Report, YamlSource
 from kprobe_exporter.errors import ConfigError, Problem
@@ -164,6 +165,7 @@ class _Loading:
             limit=threshold(model.limit),
             native=self.native,
             stacks=stacks_of(model, attached, report),
+            within=within_of(model, attached, report),
             export=self._export(written.get("export"), model, attached, report),
             **model.model_dump(include={"help", "enabled", "optional", "stack", "aggregate", "critical"}),
         )

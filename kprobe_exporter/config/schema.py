@@ -30,6 +30,7 @@ from kprobe_exporter.config.fields import (
     LimitModel,
     Name,
     Returns,
+    Selector,
     Size,
     Strict,
     To,
@@ -209,6 +210,10 @@ class ProbeModel(Strict):
     """What the probe watches, for human readers."""
     attach: Attachment | None = None
     """Where to attach; of a list, the first that this kernel supports is used."""
+    container: Selector | None = None
+    """In which containers the program is: a pattern such as `db*`, of their names in pods or of their ids."""
+    pod: Selector | None = None
+    """In which pods' containers the program is: a pattern of NAME or NAMESPACE/NAME."""
     definition: Definition | None = None
     """Instead of `attach`, a line of the kernel's own grammar, as kprobe_events takes it."""
     fetch: Fetch | None = None

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from kprobe_exporter.grammar.formula import Node, split
@@ -197,13 +198,37 @@ class Stacks(NamedTuple):
     user: bool = False
 
 
+class Within(NamedTuple):
+    """Which containers a probe's program is in, by patterns with ``*``, ``?`` and ``[a-z]``.
+
+    ``container`` is of the container's name in its pod, or of its id of 64 digits. ``pod`` is of the pod's
+    name, or of NAMESPACE/NAME if it has a ``/``.
+    """
+
+    container: str | None = None
+    pod: str | None = None
+
+    def __str__(self) -> str:
+        given = [f"{key}: {value}" for key, value in self._asdict().items() if value is not None]
+        return f"'{', '.join(given)}'"
+
+    def selects(self, container_id: str, name: str | None, pod: str | None) -> bool:
+        """Return whether it selects a container, ``name`` in the ``pod`` NAMESPACE/NAME; None if in none."""
+        short = pod if pod is None or "/" in (self.pod or "") else pod.partition("/")[2]
+        return _fits(self.container, name, container_id) and _fits(self.pod, short)
+
+
+def _fits(pattern: str | None, *names: str | None) -> bool:
+    return pattern is None or any(fnmatchcase(name, pattern) for name in names if name is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A probe, which uses the first alternative of ``attach`` that the kernel supports.
 
     The fields of ``ProbeModel`` describe the others. Without bounds there is no built-in histogram.
     ``native``: the built-in histograms have exponential buckets, too. ``user_stack``: as planned, each event
-    has the program's stack.
+    has the program's stack. ``within`` selects the containers in which its program is, None for this machine.
     """
 
     name: str
@@ -224,6 +249,7 @@ class Probe:
     let: Mapping[str, str] = field(default_factory=dict)
     export: Export | None = None
     native: bool = False
+    within: Within | None = None
 
 
 @dataclass(frozen=True, slots=True)

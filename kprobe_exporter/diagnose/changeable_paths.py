@@ -15,6 +15,8 @@ from kprobe_exporter.util.rooted_path import Entry, itself, on_proc, walked
 def changeable(probes: Iterable[Probe]) -> Iterator[str]:
     """Yield a warning for each probe in a file that others than root may replace or write."""
     for probe in probes:
+        if probe.within is not None:
+            continue  # who made the container chooses its files
         paths = (one.target.path for attach in probe.attach for one in attach.single)
         for path in dict.fromkeys(path for path in paths if path):
             if found := writers(path):

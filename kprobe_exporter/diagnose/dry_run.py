@@ -3,15 +3,17 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import ProbeRefused, one_line
 from kprobe_exporter.grammar.target import Target, parse_target
+from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.values import ProbeSpec, ShownState, Unsupported, summary
 from kprobe_exporter.plan import Alternative, JoinedSpec, Kernel, cannot_share, plan_probe
+from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.probing.event_source import choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.symbols.functions import Answer, Functions
@@ -46,6 +48,7 @@ class Known:
     function: Callable[[Target], Answer]
     eprobes: Answer
     programs: bool = True
+    containers: ContainerFiles = field(default_factory=lambda: ContainerFiles(RunningContainers()))
 
 
 class ProgramProbe(NamedTuple):
@@ -131,7 +134,10 @@ def _ways(
         target = attach.target
         if known.programs or not any(one.target.kind.in_file for one in attach.single):
             alone = replace(probe, attach=(attach,))
-            yield from plan_probe(alone, namespace, DECODERS, known.kernel, layout_ids).alternatives
+            planned = known.containers.plan(
+                alone, lambda placed: plan_probe(placed, namespace, DECODERS, known.kernel, layout_ids)
+            )
+            yield from planned.alternatives
         elif known.has("uprobe_events"):
             yield ProgramProbe(target.kind.value, str(target), attach.help)
         else:
@@ -146,11 +152,13 @@ def _settle(
     ``taken`` are the sure alternatives of the previous probes; that of this probe is added.
     """
     refused: dict[str, str] = {}
+    waiting = False
     unsure: tuple[Settled, str] | None = None
     sure: tuple[Settled, str] | None = None
     for spec in ways:
         if isinstance(spec, Unsupported):
             refused[spec.target] = spec.reason
+            waiting |= spec.waiting
             continue
         if isinstance(spec, ProgramProbe):
             unsure = unsure or (spec, "")
@@ -168,7 +176,7 @@ def _settle(
             sure = spec, why
             break
     if (first := unsure or sure) is None:
-        return _row(probe, "absent" if probe.optional else "down", None, "", refused)
+        return _row(probe, "absent" if probe.optional or waiting else "down", None, "", refused)
     spec, why = first
     refused.pop(spec.target, None)
     if unsure and sure and sure[0].target != spec.target:

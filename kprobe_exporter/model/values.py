@@ -274,10 +274,14 @@ Plan: TypeAlias = Literal["count", "events", "kernel"]
 
 
 class Unsupported(NamedTuple):
-    """An alternative that this kernel cannot provide, as known before any attempt to install it."""
+    """An alternative that this kernel cannot provide, as known before any attempt to install it.
+
+    ``waiting``: its program is in containers, of which none runs now.
+    """
 
     target: str
     reason: str
+    waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,33 @@ class ProbePlan(NamedTuple):
     metrics: ProbeMetrics
     alternatives: tuple[Alternative, ...]
 
+    @property
+    def waiting(self) -> bool:
+        """Whether it is planned nowhere, because no container that it selects runs its program."""
+        return any(isinstance(way, Unsupported) and way.waiting for way in self.alternatives)
+
+    @property
+    def refusals(self) -> str:
+        """Why none of its alternatives can be tried, as clauses; "" if one can."""
+        refused = [way.reason for way in self.alternatives if isinstance(way, Unsupported)]
+        return "; ".join(refused) if len(refused) == len(self.alternatives) else ""
+
+    @property
+    def specs(self) -> Iterator[ProbeSpec]:
+        """All events that may be installed by it."""
+        for way in self.alternatives:
+            singles = [one for ways in way.ways for one in ways] if isinstance(way, JoinedSpec) else [way]
+            yield from (one for one in singles if isinstance(one, ProbeSpec))
+
+    def waits(self, why: str) -> "ProbePlan":
+        """Return the plan of the same metrics while there is no program to probe."""
+        return self.refused(why, waiting=True)
+
+    def refused(self, why: str, *, waiting: bool = False) -> "ProbePlan":
+        """Return the plan of the same metrics without anything to try."""
+        first = str(self.probe.attach[0].target)
+        return self._replace(alternatives=(Unsupported(first, why, waiting),))
+
 
 def plan_probe(
     probe: Probe,

@@ -141,15 +141,20 @@ def _open(name: str, flags: int, directory: int | None = None) -> int:
 
 def on_proc(descriptor: int) -> bool:
     """Return whether an open file is one of procfs, whose links lead where their text does not."""
+    return file_system(descriptor) == PROC_SUPER_MAGIC
+
+
+def file_system(descriptor: int) -> int | None:
+    """Return the f_type of the file system without a disk on which an open file is; None if it has a disk."""
     if os.major(os.fstat(descriptor).st_dev):
-        return False  # it is on a disk
+        return None
     import ctypes  # noqa: PLC0415 - most paths have no link on such a file system
 
     buffer = ctypes.create_string_buffer(256)  # struct statfs, which begins with f_type
     if ctypes.CDLL(None).fstatfs(descriptor, buffer) != 0:
-        return False  # as 9p for a link; procfs never fails here (simple_statfs() in fs/libfs.c)
+        return None  # as 9p for a link; procfs never fails here (simple_statfs() in fs/libfs.c)
     width = ctypes.sizeof(ctypes.c_long)
-    return int.from_bytes(buffer.raw[:width], sys.byteorder) == PROC_SUPER_MAGIC
+    return int.from_bytes(buffer.raw[:width], sys.byteorder)
 
 
 def _require_followable(directory: os.stat_result, link: os.stat_result, path: str) -> None:

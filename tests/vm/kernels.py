@@ -158,6 +158,7 @@ KERNELS = {
                 "tests/kernel/differential/test_oracles.py",
                 "tests/kernel/ebpf_exporter",
                 "tests/kernel/test_calls.py",
+                "tests/kernel/test_container_programs.py",
                 "tests/kernel/test_default.py",
                 "tests/kernel/test_doctor.py",
                 "tests/kernel/test_documented.py",

@@ -54,9 +54,10 @@ def lost(
         attach=[SimpleNamespace(target=target)],
         metrics=(),
         stacks=None,
+        within=None,
     )
     state = ProbeState(
-        cast("ProbePlan", SimpleNamespace(probe=probe, metrics=SimpleNamespace(returns=None))),
+        cast("ProbePlan", SimpleNamespace(probe=probe, metrics=SimpleNamespace(returns=None), waiting=False)),
         "up",
         "",
         attached,

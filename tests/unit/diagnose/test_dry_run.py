@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import Attach, Config, Label, Metric, Probe, Settings
+from kprobe_exporter.config.values import Attach, Config, Label, Metric, Probe, Settings, Within
 from kprobe_exporter.diagnose.dry_run import DryRunRow, Known, resolve
 from kprobe_exporter.elf import Code
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.joined import MEASURED
+from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.symbols.functions import Answer
 from kprobe_exporter.symbols.resolve import near_tracepoint
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
+from tests.support.container_processes import ContainerProcesses
 from tests.support.fake_tracefs import EXEC_FORMAT
 
 EXEC = "tracepoint:sched:sched_process_exec"
@@ -251,6 +254,23 @@ def test_a_place_in_a_program(eprobes: Answer) -> None:
     found = row(lacks, call("p", "ucall:/x:f"))
     assert found.state == "down"
     assert "CONFIG_UPROBE_EVENTS" in found.why[0]
+
+
+def test_a_program_in_containers(tmp_path: Path) -> None:
+    """It is looked for where they run; a probe whose container does not run yet waits for it."""
+    processes = ContainerProcesses(tmp_path)
+    here = replace(known(), containers=ContainerFiles(RunningContainers(processes.proc)))
+    here = replace(here, kernel=replace(here.kernel, locate=lambda _: Code(16, "EM_X86_64")))
+    made = probe("p", "uprobe:/bin/x:f", within=Within("a1*"))
+    assert row(here, made) == DryRunRow(
+        "p", "absent", "uprobe", "uprobe:/bin/x:f", "", ("no container that runs fits 'container: a1*'",)
+    )
+    root = processes.start(20, 0xA1)
+    (root / "bin").mkdir()
+    (root / "bin/x").write_text("a program")
+    again = replace(here, containers=ContainerFiles(RunningContainers(processes.proc)))
+    found = row(again, made)
+    assert (found.state, found.target) == ("up", f"uprobe:{processes.proc}/20/root/bin/x:f")
 
 
 @pytest.mark.parametrize(
