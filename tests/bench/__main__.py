@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from tests.bench import clients, firing, otlp, overhead, scrape, stacks, start, throughput, usdt, work
+from tests.bench import clients, cpus, firing, otlp, overhead, scrape, stacks, start, throughput, usdt, work
 from tests.bench.document import merged
 from tests.bench.machine import WRITTEN, conditions, revision
 from tests.bench.table import Table
@@ -28,6 +28,7 @@ BENCHMARKS: Mapping[str, ModuleType] = {
     "clients": clients,
     "usdt": usdt,
     "stacks": stacks,
+    "cpus": cpus,
 }
 
 
