@@ -281,9 +281,12 @@ def descriptors(pid: int) -> tuple[str, ...]:
 
 
 def threads(pid: int) -> tuple[str, ...]:
-    """The names of a process' threads."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return tuple(sorted((path / "comm").read_text().strip() for path in tasks))
+    """The names of a process' threads; one may end meanwhile."""
+    names = []
+    for path in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            names.append((path / "comm").read_text().strip())
+    return tuple(sorted(names))
 
 
 def dump(path: Path | None, figures: Mapping[str, object]) -> None:

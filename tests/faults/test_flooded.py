@@ -14,6 +14,7 @@ from tests.vm.kernels import HIST
 pytestmark = pytest.mark.needs("kprobe_events")
 
 THREADS = 2
+MOST_FLOODS = 10
 ENTERS, EXITS = "tracepoint:syscalls:sys_enter_getppid", "tracepoint:syscalls:sys_exit_getppid"
 ON_TRACEPOINTS = (
     f'"{ENTERS}"',
@@ -52,10 +53,14 @@ probes:
     attach: {attach}
     metrics: [{{counter: calls_total, labels: [tid]}}]
 """)
-    before = threads_started()
-    with ProcessPoolExecutor(THREADS) as others:
-        list(others.map(getppid, [FLOOD // THREADS] * THREADS))
-    metrics = settled(agent)
+    before, fired = threads_started(), 0
+    for _ in range(MOST_FLOODS):  # on a busy machine the agent may be faster than these
+        with ProcessPoolExecutor(THREADS) as others:
+            list(others.map(getppid, [FLOOD // THREADS] * THREADS))
+        fired += FLOOD
+        metrics = settled(agent)
+        if losses(metrics) > 0:
+            break
     followed = 0 if of == "single" else 3 * (threads_started() - before)
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
     hits = metrics.value("kprobe_hits_total", probe="flood")
@@ -68,8 +73,8 @@ probes:
     if attach in ON_TRACEPOINTS and not (tracefs / HIST).exists():
         # Nothing counts a tracepoint's hits in this kernel: they are what arrived.
         assert events <= hits
-        assert halves * events + lost >= halves * FLOOD - most
+        assert halves * events + lost >= halves * fired - most
         return
-    assert hits >= FLOOD
+    assert hits >= fired
     untold = halves * (hits - events) - lost
     assert -followed <= untold <= most, f"{hits=} {events=} {lost=}; then {settled(agent).text}"
