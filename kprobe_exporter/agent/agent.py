@@ -92,8 +92,10 @@ class Agent:
         limits = SeriesLimits(settings.max_series, settings.max_series_total, settings.series_ttl)
         self._identities = Identities(nested=settings.nested_containers)
         self._audit = Audit()
-        self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
         self._programs = ProgramStacks(Programs)
+        self._aggregator = Aggregator(
+            settings.namespace, limits, name_of, self._identities.cgroups.path, self._programs
+        )
         self._stacks = ProbeStacks(limits, self._programs)
         self._heat = HeatMaps()
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
@@ -143,6 +145,7 @@ class Agent:
     def snapshot(self) -> Snapshot:
         """Return everything that is shown, as fresh as a bounded wait allows."""
         self._source.drain(DRAIN_TIME)
+        self._programs.settle(DRAIN_TIME)
         self._probe_set.poller.refresh(POLL_TIME)
         probes, (successful, read_at) = self._probe_set.probes, self._read_last
         numbers = self._aggregator.copy()

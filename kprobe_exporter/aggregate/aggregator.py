@@ -22,6 +22,7 @@ from kprobe_exporter.aggregate.numbers import (
     built_in,
     spreads,
 )
+from kprobe_exporter.aggregate.program_names import ProgramNames, named
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.selection import selected
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
@@ -86,8 +87,10 @@ class Aggregator:
         limits: SeriesLimits,
         errno_name: Callable[[int], str | None],
         cgroup: CgroupOf | None = None,
+        programs: ProgramNames | None = None,
     ) -> None:
         self._namespace = namespace
+        self._programs = programs
         self._cgroup = cgroup
         self._limits = limits
         self._expired = limits.clock()
@@ -165,7 +168,7 @@ class Aggregator:
                 take = self._metrics[spec.name].take(spec)
                 unreadable = partial(self.lose, "unreadable", probe=layout.probe)
                 take = selected(spec, take, layout.unsigned, self._failures, unreadable)
-                takes[number] = _for_layout(take, spec, layout)
+                takes[number] = named(_for_layout(take, spec, layout), spec, self._programs, self._lock)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None

@@ -32,6 +32,7 @@ from kprobe_exporter.model.values import (
     TID,
     Join,
     Layout,
+    MetricSpec,
     ProbeMetrics,
     Record,
     ReturnType,
@@ -59,7 +60,7 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
     groups = [
         Group(
             number,
-            keys=(*(label.field for label in spec.labels), *spec.selects_by),
+            keys=(*(label.field for label in spec.labels), *spec.selects_by, *_process(spec)),
             value=spec.value,
             bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
             exponential=exponential(spec.scale) if spec.native else None,
@@ -87,6 +88,11 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
         finer = exponential(1e-9) if metrics.native else None
         groups.append(Group(DURATIONS, value="duration", bounds=bounds, exponential=finer))
     return Recipe(tuple(groups), residual_filter)
+
+
+def _process(spec: MetricSpec) -> tuple[str, ...]:
+    """Return the field of the process, the last key where an address in it is a label."""
+    return ("pid",) if spec.of_program else ()
 
 
 def choice(layout: Layout, where: Where | None, share: float) -> RecordChoice | None:

@@ -11,7 +11,7 @@ from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.formula import COMPUTED, as_filter
 from kprobe_exporter.grammar.lexis import NAME
-from kprobe_exporter.model.values import OF_THREAD
+from kprobe_exporter.model.values import OF_PROGRAM, OF_THREAD
 
 MOST_LABELS = 2
 """TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3 keys, and a histogram's value is one of them."""
@@ -58,7 +58,7 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
         if why := _no_key(label_model.field, alternatives):
             report(path, why)
     for label in metric.labels:
-        if label.decode and label.decode[0].name in OF_THREAD:
+        if label.decode and label.decode[0].name in {*OF_THREAD, OF_PROGRAM}:
             report(("labels",), f"the kernel does not aggregate by {label.decode[0].name}: {EVENTS}")
     _refuse_where(metric, alternatives, report)
 

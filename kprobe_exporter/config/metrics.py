@@ -17,7 +17,7 @@ from kprobe_exporter.grammar.condition import And, Comparison, Filter, Or
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import COMPUTED
 from kprobe_exporter.grammar.lexis import NAME
-from kprobe_exporter.model.values import OF_THREAD
+from kprobe_exporter.model.values import OF_PROGRAM, OF_THREAD
 
 SHORT = frozenset({"u16", "s16", "x16"})
 
@@ -183,15 +183,32 @@ class MetricBuilder:
             names.add(name)
             for sentence in wrong_with_label(name):
                 self.report(path, sentence, at_key=True)
-            steps = tuple(_decoding(label.decode))
+            steps = tuple(_decoding(label.decode)) or self._usual(label.field)
             of_thread = [step.name for step in steps if step.name in OF_THREAD]
             self._check_field(label.field, field_path, label=True, number=bool(of_thread))
             if of_thread and steps[0].name not in OF_THREAD:
                 sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
                 self.report((*path, "decode"), sentence)
+            for sentence in self._wrong_with_address(label.field, steps):
+                self.report((*path, "decode"), sentence)
             for at, sentence in self._wrong_with_name(label, steps):
                 self.report((*path, "decode", *at), sentence)
             yield Label(name, label.field, steps)
+
+    def _usual(self, field: str) -> tuple[Decode, ...]:
+        """Return the decoding of a field for which none is written."""
+        in_file = any(one.attach.target.kind.in_file for one in self.alternatives)
+        return (Decode(OF_PROGRAM),) if field == "caller" and in_file else ()
+
+    def _wrong_with_address(self, field: str, steps: tuple[Decode, ...]) -> Iterator[str]:
+        """Yield why an address in a program cannot be decoded like this."""
+        names = [step.name for step in steps]
+        if OF_PROGRAM in names[1:]:
+            yield "usym takes an address itself: let it be the first"
+            return
+        known = OF_PROGRAM in names and missing_field(field, self.alternatives) is None
+        if text := _where_it_is_text(field, self.alternatives) if known else ():
+            yield f"{quote(field)} is text at {listed(text)}: usym takes an address in a program"
 
     def _wrong_with_name(self, label: LabelModel, steps: tuple[Decode, ...]) -> Iterator[tuple[Path, str]]:
         """Yield why ``decode: name``, without an enum, has no words here, and where below ``decode``."""

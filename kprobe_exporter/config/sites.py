@@ -26,10 +26,11 @@ from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.members import is_path
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model.values import STACK_POINTER, ReturnType
+from kprobe_exporter.model.values import CALLER_ADDRESS, STACK_POINTER, ReturnType
 
 _S32 = FieldType("int", 4, signed=True)
 _S64 = FieldType("int", 8, signed=True)
+_U64 = FieldType("int", 8, signed=False)
 
 # The agent reads these fields with every event.
 _COMMON: Mapping[str, FieldType] = {"comm": STRING, "tid": _S32, "pid": _S32, "cpu": _S32}
@@ -162,6 +163,8 @@ class AlternativeBuilder:
         own: dict[str, FieldType] = {"symbol": STRING}
         if kind in (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL):
             own["caller"] = STRING
+        if kind in (Kind.UPROBE, Kind.URETPROBE, Kind.UCALL) and not self.target.offset:
+            own["caller"] = _U64  # the agent makes a name of it for a label
         if kind.is_joined:  # the agent filters by its own fields, and accepts some of the kernel's names
             own["duration"] = FLOAT
             self.compared |= {**_COMMON, **own, **{name: COMMON_FIELDS[name] for name in AGENT_NAMES}}
@@ -179,7 +182,7 @@ class AlternativeBuilder:
         own = name == "return" and self.target.kind is Kind.TRACEPOINT
         if name in BUILT_IN and not own:
             self.report(path, f"{name!r} is a built-in field: choose another name", at_key=True)
-        elif name == STACK_POINTER:
+        elif name in (STACK_POINTER, CALLER_ADDRESS):
             self.report(path, f"{name!r} is the agent's own: choose another name", at_key=True)
         else:
             check_name(name)

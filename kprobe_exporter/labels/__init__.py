@@ -23,6 +23,7 @@ from kprobe_exporter.labels import (
     regexp,
     syscall,
     user,
+    usym,
 )
 from kprobe_exporter.labels import hex as hex_
 from kprobe_exporter.labels import map as map_
@@ -50,6 +51,7 @@ DECODERS: Decoders = {
     "signal": signal_.decoder,
     "syscall": syscall.decoder,
     "user": user.decoder,
+    "usym": usym.decoder,
 }
 """They suffice to check a configuration."""
 

@@ -247,6 +247,8 @@ class Batch:
 
 
 STACK_POINTER = "stack_pointer"
+CALLER_ADDRESS = "caller_address"
+"""The field of a probe in a program from which its label ``caller`` is made."""
 """The argument that holds ``$stack`` in both halves of a call; the halves are paired by it."""
 
 
@@ -353,6 +355,9 @@ Decoder: TypeAlias = Callable[[Value], str | None]
 """Turns a field's value into a label's text; returns None for a value that it cannot decode."""
 
 
+OF_PROGRAM = "usym"
+"""The decoder of an address in a program: only the process in which it is can tell what is there."""
+
 OF_THREAD = frozenset({"cgroup", "container", "pod", "namespace"})
 """Decoders of the cgroup that a thread is in: their field holds a thread's id."""
 
@@ -394,6 +399,12 @@ class MetricSpec(NamedTuple):
     selects: Where | None = None
     selects_by: tuple[str, ...] = ()
     native: bool = False
+
+    @property
+    def of_program(self) -> tuple[int, ...]:
+        """The indices of the labels that are addresses in a program."""
+        first = (label.decoders[0][0] if label.decoders else "" for label in self.labels)
+        return tuple(index for index, name in enumerate(first) if name == OF_PROGRAM)
 
 
 class Emission(NamedTuple):

@@ -8,7 +8,15 @@ from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.place import Symbol
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.model.values import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unsupported
+from kprobe_exporter.model.values import (
+    CALLER_ADDRESS,
+    STACK_POINTER,
+    Arg,
+    ArgKind,
+    Layout,
+    ProbeSpec,
+    Unsupported,
+)
 from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys, with_upper_halves
 from kprobe_exporter.plan.members import unlike, where_all_are_there
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
@@ -16,6 +24,10 @@ from kprobe_exporter.plan.typed import ARGUMENT, in_registers
 
 UNCOUNTED = "this kernel counts an fprobe in no other way"
 """No profile file lists fprobes. Only a hist trigger counts their hits without writing events."""
+
+CALLERS = {"EM_X86_64": ("+0($stack):u64", "%ip:u64"), "EM_AARCH64": ("%x30:u64", "%pc:u64")}
+"""By the processor, as elf.h names it: what to fetch at the entry and at the return. The kernel's names of
+registers are in arch/*/kernel/ptrace.c."""
 
 NO_STACK = "the kernel has no stack behind a program's code: stacks: {user: true} counts the program's"
 
@@ -51,7 +63,7 @@ def user_spec(
     - A uretprobe's hits are entries of its function. Before 6.13 the counter is a plain ``nhit++``, which
       may miss a hit when several CPUs hit it at once. Its hist triggers count returns instead: a call in
       which a process forks has one entry and two returns.
-    - There are no misses and no MAXACTIVE. ``caller`` is unknown: a return has an address in a program.
+    - There are no misses and no MAXACTIVE. ``caller`` is the address to which the function returns.
     - ``$stack`` is the stack pointer, which on x86-64 is 8 higher at the return than at the entry.
     - The kernel accepts wrong offsets: one within an instruction breaks the program, one outside the code is
       never hit. So every offset is checked against the file's code; one inside a function is trusted.
@@ -61,7 +73,10 @@ def user_spec(
         return Unsupported(str(target), NO_STACK)
     try:
         code = kernel.locate(target)
-        args = [_in_program(name, text, target, code.machine) for name, text in attach.fetch.items()]
+        fetch = dict(attach.fetch)
+        if "caller" in wanted:
+            fetch[CALLER_ADDRESS] = _caller(target, code.machine)
+        args = [_in_program(name, text, target, code.machine) for name, text in fetch.items()]
     except GrammarError as error:
         return Unsupported(str(target), error.message)
     place = (
@@ -200,6 +215,22 @@ def layout_arg(arg: FetchArg, reading: Reading | None = None) -> Arg:
     unsigned = arg.value_kind == "int" and not arg.count and arg.size == 8 and not arg.signed
     found = Arg(arg.name, kind, type=omitted, pointer=address and not arg.count, unsigned=unsigned)
     return found._replace(network=reading.network, guards=reading.guards) if reading else found
+
+
+def _caller(target: Target, machine: str) -> str:
+    """Return what to fetch for the address to which a function returns. Raises GrammarError.
+
+    At its first instruction that is on the stack of x86-64, and in the register x30 of arm64. When it
+    returns, the instruction pointer has it (handle_trampoline() of kernel/events/uprobes.c).
+    """
+    at_entry, at_return = CALLERS.get(machine, ("", ""))
+    if not at_entry:
+        raise GrammarError(f"where a function's caller is on {machine} is not known: leave 'caller' out")
+    if target.kind.is_return:
+        return at_return
+    if target.offset:
+        raise GrammarError("the caller is known only at a function's first instruction: leave 'caller' out")
+    return at_entry
 
 
 def _in_program(name: str, text: str, target: Target, machine: str) -> FetchArg:

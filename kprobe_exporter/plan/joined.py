@@ -78,7 +78,9 @@ def joined_spec(
     ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(whole, stack=False, user_stack=False)
     suffix = "return" if kind.is_call else "end"
-    ended = single(last, _half(attach.end, by_stack), wanted - {"comm"})  # wanted has the key's fields
+    # What is wanted has the key's fields. Only the return of a function of the kernel tells who called it.
+    entered = {"comm", "caller"} if kind is Kind.UCALL else {"comm"}
+    ended = single(last, _half(attach.end, by_stack), wanted - entered)
     ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))
     for half in ways:
         if all(isinstance(way, Unsupported) for way in half):

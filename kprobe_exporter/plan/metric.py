@@ -11,7 +11,14 @@ from kprobe_exporter.grammar.let import inserted
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed, Condition
-from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec, decimal
+from kprobe_exporter.model.values import (
+    CALLER_ADDRESS,
+    OF_PROGRAM,
+    Decoder,
+    LabelSpec,
+    MetricSpec,
+    decimal,
+)
 
 SECOND = 10**9  # nanoseconds, the unit of the durations in records
 
@@ -29,7 +36,9 @@ def metric_spec(
     def label_spec(label: Label) -> LabelSpec:
         made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
         first = label.decode[0] if label.decode else None
-        return LabelSpec(label.name, label.field, made, first in NETWORK_ORDER, first == NAMED)
+        in_program = label.field == "caller" and first is not None and first.name == OF_PROGRAM
+        field = CALLER_ADDRESS if in_program else label.field
+        return LabelSpec(label.name, field, made, first in NETWORK_ORDER, first == NAMED)
 
     unit = SECOND if metric.value == DURATION else 1
     # A label may have the name of a field that is computed.
@@ -125,7 +134,10 @@ def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
 def fields_used(probe: Probe) -> set[str]:
     """Return the fields that the probe's metrics and its export use."""
     used = {metric.value for metric in probe.metrics if metric.value is not None}
-    used |= {label.field for metric in probe.metrics for label in metric.labels}
+    labels = [label for metric in probe.metrics for label in metric.labels]
+    used |= {label.field for label in labels}
+    if any(label.decode and label.decode[0].name == OF_PROGRAM for label in labels):
+        used.add("pid")
     used = used.union(*(where_fields(metric.where) - metric.selecting for metric in probe.metrics))
     if probe.export is not None:
         used |= where_fields(probe.export.where)

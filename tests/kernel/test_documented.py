@@ -213,6 +213,7 @@ DECODED: dict[str, Callable[[], object]] = {
     "hex": provoked.failed_and_other_opens,
     "ksym": lambda: time.sleep(0.001),
     "ksym with the offset": provoked.failed_and_other_opens,
+    "usym": provoked.resolutions,
     "ip": provoked.connections,
     "ip of a number": provoked.connections,
     "port": provoked.connections_to_a_port,

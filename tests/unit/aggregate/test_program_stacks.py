@@ -1,7 +1,6 @@
 """Stacks that go on in programs: counted by a thread of its own, which may be slow or hang."""
 
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -11,8 +10,9 @@ from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts
-from kprobe_exporter.model.stacks import Addresses, Frames, Place, Stack, Weight
+from kprobe_exporter.model.stacks import Stack, Weight
 from kprobe_exporter.model.values import Arg, Batch, Join, Layout, Record
+from tests.support.program_code import Code
 
 WHOLE = Layout(1, "p", "p", "entry", "f", (Arg("n", "int"),), stack=True, user_stack=True)
 ABOVE = Layout(2, "q", "q", "entry", "f", (Arg("n", "int"),), user_stack=True)
@@ -22,30 +22,6 @@ JOIN = Join(CALL, (ABOVE,), END, "key", ("n",))
 WHOLE_CALL = Join(CALL, (WHOLE,), END, "key", ("n",))
 
 KERNEL = (b"kprobe_dispatcher", b"vfs_read")
-
-
-class Code:
-    """Programs in which each 16 bytes are a function. ``hangs`` until it is set."""
-
-    def __init__(self) -> None:
-        self.goes_on = threading.Event()
-        self.goes_on.set()
-        self.asked: list[int] = []
-
-    def frames(self, pid: int, addresses: Addresses) -> Frames:
-        self.goes_on.wait()
-        if pid == 404:
-            return tuple([b"[unknown]" for _ in addresses])
-        return tuple([Place(pid, address, b"[prog]") for address in addresses])
-
-    def names(self, places: Iterable[Place]) -> Mapping[Place, bytes]:
-        self.goes_on.wait()
-        found = {place: b"prog`f%d" % (place.offset // 16) for place in places if place.offset < 256}
-        self.asked.append(len(found))
-        return found
-
-    def close(self) -> None:
-        self.goes_on.set()
 
 
 @pytest.fixture

@@ -338,3 +338,35 @@ def test_a_named_enum_takes_any_number(config: Load, field: str) -> None:
     label = f"{{field: {field}, decode: [errno, {{name: {{enum: state}}}}]}}"
     text = f"{{counter: a_total, labels: {{l: {label}}}}}"
     assert metric(config, text, "let: {x: return + 1}").labels[0].field == field
+
+
+def test_the_caller_in_a_program_is_named_by_its_process(config: Load) -> None:
+    text = "probes: [{name: p, attach: 'ATTACH', metrics: [{counter: x_total, labels: [caller]}]}]"
+    for attach in ("uprobe:/bin/x:f", "uretprobe:/bin/x:f", "ucall:/bin/x:f"):
+        [label] = config(text.replace("ATTACH", attach)).probes[0].metrics[0].labels
+        assert label == Label("caller", "caller", (Decode("usym"),))
+    [label] = config(text.replace("ATTACH", "kretprobe:f")).probes[0].metrics[0].labels
+    assert label == Label("caller", "caller")
+
+
+@pytest.mark.parametrize(
+    ("attach", "label", "sentence"),
+    [
+        (
+            "'uprobe:/bin/x:f'",
+            "{field: caller, decode: [errno, usym]}",
+            "usym takes an address itself: let it be",
+        ),
+        ("'kretprobe:f'", "{field: caller, decode: usym}", "'caller' is text at kretprobe:f: usym takes an"),
+        ("['uprobe:/bin/x:f', 'kretprobe:f']", "caller", "'caller' is text at kretprobe:f: usym takes an"),
+        ("'uprobe:/bin/x:0x10'", "caller", "there is no field 'caller'"),
+        ("'usdt:/bin/x:a:b'", "caller", "there is no field 'caller'"),
+    ],
+)
+def test_an_address_that_usym_does_not_take(
+    problems: Problems, attach: str, label: str, sentence: str
+) -> None:
+    found = problems(
+        f"probes: [{{name: p, attach: {attach}, metrics: [{{counter: x_total, labels: {{by: {label}}}}}]}}]"
+    )
+    assert [sentence in one for one in found] == [True]
