@@ -25,6 +25,7 @@ class ContainerProbes:
     def __init__(self, files: ContainerFiles) -> None:
         self._files = files
         self._tried: set[tuple[str, FileKey]] = set()
+        self._full: set[str] = set()
 
     def changes(
         self, probes: Iterable[ProbeState], plan: Planner, now: float
@@ -41,7 +42,9 @@ class ContainerProbes:
             attached = self._by_file(old)
             mine = {(old.name, file) for file in there if file not in attached}
             self._tried = {one for one in self._tried if one[0] != old.name or one in mine}
-            if old.state in ("up", "down") and old.sample is None:
+            if old.plan.waiting and not there and (why := self._files.denied(old.name)):
+                found[old] = ProbeState(old.plan.refused(why))
+            elif old.state in ("up", "down") and old.sample is None:
                 kept = tuple(one for file, one in attached.items() if file is not None)
                 found[old] = self._attached_more(old, mine, kept, plan) or self._released(old, kept)
         return {old: new for old, new in found.items() if new is not None}
@@ -50,9 +53,10 @@ class ContainerProbes:
         self, old: ProbeState, there: Iterable[tuple[str, FileKey]], kept: tuple[Attached, ...], plan: Planner
     ) -> ProbeState | None:
         """Return a successor that is to be attached to one of these files too, None if there is none."""
-        for name, file in sorted(there):
-            if (name, file) in self._tried or len(kept) >= MOST_FILES:
-                continue
+        new_ones = sorted(set(there) - self._tried)
+        if new_ones and self._is_full(old.name, len(kept)):
+            return None
+        for name, file in new_ones:
             planned = self._files.plan(old.plan.probe, lambda placed: plan([placed])[0], file)
             if planned.waiting:  # the container has ended since
                 continue
@@ -65,6 +69,18 @@ class ContainerProbes:
             new.older, new.logged = kept, old.logged
             return new
         return None
+
+    def _is_full(self, name: str, files: int) -> bool:
+        """Return whether a probe has as many files as it may have; log it once while that is so."""
+        if files < MOST_FILES:
+            self._full.discard(name)
+            return False
+        if name not in self._full:
+            self._full.add(name)
+            log.warning(
+                "the probe '%s' is in %d files: those of further containers are not probed", name, files
+            )
+        return True
 
     def _released(self, old: ProbeState, kept: tuple[Attached, ...]) -> ProbeState | None:
         """Return a successor with only the attachments ``kept``, None if these are all."""

@@ -1,5 +1,6 @@
 """Which containers run on this machine, and in which processes, by /proc."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -59,9 +60,15 @@ class RunningContainers:
         Raises PermissionError where this process may not look into the other one (CAP_SYS_PTRACE).
         """
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            own, machine = (self.root(one).stat() for one in (pid, 1))
+            own, machine = self.root(pid).stat(), self._machine()
             return (own.st_dev, own.st_ino) != (machine.st_dev, machine.st_ino) and self.has(found, pid)
         return False
+
+    def _machine(self) -> os.stat_result:
+        """Return the machine's root, or this process' where init does not let anybody look."""
+        with suppress(PermissionError):
+            return self.root(1).stat()
+        return Path("/").stat()
 
     def root(self, pid: int) -> Path:
         """Return the path below which a process has its files."""

@@ -104,12 +104,17 @@ class ContainerFiles:
             file = next(reversed(place.files), None)
             if file is not None and wanted in (None, file) and self._running.has(one, place.pid):
                 return plan(_rooted(probe, self._running.root(place.pid)))._replace(probe=probe)
-        if not places and probe.name in self._denied:
-            return plan(probe).refused(f"the container {self._denied[probe.name].id[:12]} {DENIED}")
+        if not places and (why := self.denied(probe.name)):
+            return plan(probe).refused(why)
         if not places:
             return plan(probe).waits(f"no container that runs fits {probe.within}")
         paths = " or ".join(dict.fromkeys(target.path for target in _targets(probe)))
         return plan(probe).waits(f"no container that fits {probe.within} has {paths}")
+
+    def denied(self, name: str) -> str | None:
+        """Return why the agent cannot look into a container of a probe; None if it can, or there is none."""
+        one = self._denied.get(name)
+        return None if one is None else f"the container {one.id[:12]} {DENIED}"
 
     def file_of(self, name: str, inodes: Iterable[Inode]) -> FileKey | None:
         """Return the file with one of these inodes, for which a probe was planned.

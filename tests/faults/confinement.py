@@ -44,11 +44,23 @@ def parser() -> str:
 
 def no_capabilities() -> None:
     """Drop all capabilities, such that neither exec nor a file's capabilities can bring them back."""
-    for capability in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
-        _checked(LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0))
-    _checked(LIBC.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    _checked(LIBC.capset(header, (ctypes.c_uint32 * 6)()))
+    only()()
+
+
+def only(*kept: int) -> Step:
+    """Drop all capabilities but these, of which each is below 32, in the same way."""
+
+    def step() -> None:
+        for capability in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
+            if capability not in kept:
+                _checked(LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0))
+        _checked(LIBC.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
+        header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+        mask = sum(1 << capability for capability in kept)
+        effective_permitted_inheritable = (mask, mask, 0, 0, 0, 0)
+        _checked(LIBC.capset(header, (ctypes.c_uint32 * 6)(*effective_permitted_inheritable)))
+
+    return step
 
 
 def no_new_privileges() -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.faults.confinement import confined, only
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.compiling import compiled
@@ -19,6 +21,9 @@ from tests.support.patience import eventually
 pytestmark = pytest.mark.needs("uprobe_events")
 
 PATH = "/usr/bin/twice"
+CAP_SYS_PTRACE = 19
+"""include/uapi/linux/capability.h. The agent has no other capability here."""
+
 PROGRAM = """
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,8 +138,9 @@ def attached(agent: AgentProcess, files: int, tracefs: MountedTracefs, times: in
 
 
 def test_containers_come_and_go(node: Node, start_agent: StartAgent, files: MountedTracefs) -> None:
+    """The agent has the capability that docs/operating.md lists for containers, and no other one."""
     first, second = node.image("first"), node.image("second", MORE + PROGRAM)
-    agent = start_agent(CONFIG)
+    agent = start_agent(CONFIG, main=confined(main, only(CAP_SYS_PTRACE)))
     metrics = agent.scrape()
     for probe in ("entry", "whole"):
         assert metrics.value("kprobe_exporter_probe_absent", probe=probe) == 1

@@ -190,14 +190,16 @@ def test_a_process_that_is_not_in_its_root_yet(cluster: Cluster) -> None:
     cluster.counts(2)
 
 
+@pytest.mark.parametrize("running", [True, False])
 def test_a_container_that_may_not_be_looked_into(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, running: bool
 ) -> None:
     """Without CAP_SYS_PTRACE the link to a root cannot be followed; when it can, the probe goes up."""
-    code = cluster.run(20, FIRST)
+    code = cluster.run(20, FIRST) if running else ""
     with monkeypatch.context() as patch:
         patch.setattr(RunningContainers, "has_root", denied)
         machine = cluster.start()
+        code = code or cluster.run(20, FIRST)
         machine.look(times=3)
         machine.shows((0, "kprobe_up", "p"))
         assert caplog.text.count("the container a1a1a1a1a1a1 may not be looked into") == 1
@@ -272,7 +274,7 @@ def test_pods(cluster: Cluster) -> None:
     assert sorted(found) == ["both", "both", "one"]
 
 
-def test_many_versions(cluster: Cluster) -> None:
+def test_many_versions(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(MOST_FILES + 2):
         root = cluster.processes.start(100 + number, FIRST, f"copy{number}")
         cluster.put(root, 0, copy=True)
@@ -282,6 +284,7 @@ def test_many_versions(cluster: Cluster) -> None:
     machine = cluster.start()
     machine.look(times=MOST_FILES + 4)
     assert len(machine.defined()) == MOST_FILES
+    assert caplog.text.count(f"is in {MOST_FILES} files: those of further containers are not probed") == 1
 
 
 def test_a_reload_selects_others(cluster: Cluster) -> None:

@@ -49,7 +49,7 @@ def read(what: str, data: bytes, directory: Path) -> bool:
 def test_a_short_run(name: str, tmp_path: Path) -> None:
     said: list[str] = []
     result = fuzz(TARGETS[name], 1, Limit(SECONDS, INPUTS), said.append, tmp_path)
-    assert said == []
+    assert not [line for line in said if "0 crashes" not in line]  # one every two seconds, on a busy machine
     assert (result.inputs, result.crashes) == (INPUTS, ())
     assert result.accepted > INPUTS // 50
     assert result.refused > INPUTS // 50
