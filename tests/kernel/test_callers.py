@@ -71,18 +71,18 @@ def test_the_functions_of_a_program(start_agent: StartAgent, tmp_path: Path, sou
         def counted() -> bool:
             found = agent.scrape()
             names = ("entered_total", "took_seconds_count")
-            by = [
-                {caller: found.total(f"kprobe_{name}", caller=caller) for caller in CALLS} for name in names
-            ]
-            return by == [CALLS, CALLS]
+            return [found.total(f"kprobe_{name}") for name in names] == [sum(CALLS.values())] * 2
 
         eventually(counted, 10)
         metrics = agent.scrape()
         process.communicate()
-    assert {one["caller"] for one in metrics.labels("kprobe_entered_total")} == set(CALLS)
+    for name in ("entered_total", "took_seconds_count"):
+        unknown = metrics.total(f"kprobe_{name}", caller="[unknown]")
+        known = {caller: metrics.total(f"kprobe_{name}", caller=caller) for caller in CALLS}
+        # In the kernel's text the first event of a thread may have no process yet; it is a call by `often`.
+        assert unknown <= (source == "text")
+        assert known == {**CALLS, "program`often": CALLS["program`often"] - unknown}
     assert metrics.value("kprobe_numbers_total", by="program`seldom") == NUMBERS
-    first = {tuple(sorted(one.items())) for one in metrics.labels("kprobe_returned_total")}
-    assert first == {
-        *((("caller", "program`often"), ("return", str(value))) for value in (0, 3, 6, 9)),
-        (("caller", "program`seldom"), ("return", "0")),
-    }
+    by = {(one["caller"], one["return"]) for one in metrics.labels("kprobe_returned_total")}
+    expected = {("program`often", str(value)) for value in (0, 3, 6, 9)} | {("program`seldom", "0")}
+    assert by - {("[unknown]", "0")} == expected - ({("program`often", "0")} - by)

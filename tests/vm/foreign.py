@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from tests.support.loader_caches import cache
 from tests.vm import BUILD, ROOT
 from tests.vm.debian import PackageError, Suite, extract
 
@@ -106,6 +107,7 @@ def _configure(root: Path) -> None:
         (root / name).mkdir(exist_ok=True)
     (root / "etc/hostname").write_text("guest\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
+    (root / "etc/ld.so.cache").write_bytes(cache([]))  # else each program would fail to open one file more
     for name, program in (("cc", "gcc"), ("awk", "mawk"), ("sh", "dash")):
         link = root / "usr/bin" / name
         link.unlink(missing_ok=True)
