@@ -23,7 +23,7 @@ import pytest
 
 from tests.support.kernel_ids import in_the_first_namespace
 from tests.support.private_tracefs import TRACEFS, provide
-from tests.vm.kernels import USER_STACKS
+from tests.vm.kernels import SYMBOLS
 
 
 def pytest_configure() -> None:
@@ -64,12 +64,12 @@ def needs_tracefs() -> None:
 
 
 def has(feature: str) -> bool:
-    """Whether tracefs has this file, or its README this word; or the kernel this function, or if the PID
+    """Whether tracefs has this file, or its README this word; or the kernel this symbol, or if the PID
     namespace is the first."""
     if feature == "initial_pid_namespace":
         return in_the_first_namespace()
-    if feature == USER_STACKS:
-        return f" {USER_STACKS}\n" in Path("/proc/kallsyms").read_text()
+    if feature in SYMBOLS:
+        return f" {feature}\n" in Path("/proc/kallsyms").read_text()
     readme = TRACEFS / "README"
     return (TRACEFS / feature).exists() or (readme.exists() and feature in readme.read_text())
 

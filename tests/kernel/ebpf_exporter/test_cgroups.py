@@ -82,16 +82,19 @@ def test_a_cgroup_is_held_back(grown: Grown) -> None:
         within(where, lambda: _compute(where, 5), cpus={0})
         passed = time.monotonic() - begun
         released = at_rest(made, "unthrottle_cfs_rq")  # before scrapes keep the agent running
-        # On 5.10 the timer that releases a queue is on the agent's CPU now and then.
-        eventually(lambda: 0 < released - 1 <= grown(f"{name}_count", **labels) <= released)
+        assert released > 1
+        grown.until(1, f"{name}_count", **labels)
         counted = statistics(where)
         metrics = grown.agent.scrape()
     times = grown.of(metrics, f"{name}_count", **labels)
-    assert 1 <= times <= counted["nr_throttled"]
+    assert 1 <= times <= min(released, counted["nr_throttled"])
     seconds, least = grown.of(metrics, f"{name}_sum", **labels), counted["throttled_usec"] / 1e6
     # Where the kernel holds back task by task, its own time is without that of a queue with no task in it.
     by_task = present("throttle_cfs_rq_work", "throttle_cfs_rq") == "throttle_cfs_rq_work"
-    assert 0.8 * least <= seconds <= (passed if by_task else 1.2 * least)
+    assert seconds <= (passed if by_task else 1.2 * least)
+    # The timer that releases a queue is on the agent's CPU now and then: on a busy machine often.
+    if times >= released - 1:
+        assert 0.8 * least <= seconds
 
 
 def _keep_on(cpu: int, pid: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.kernel.ebpf_exporter.counted import TIMES, Grown, calls, firings
 from tests.support.provoked_calls import getppid
+from tests.vm.kernels import STATIC_DATA
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -73,6 +74,7 @@ ACCEPT_ALL = struct.pack("HBBI", 6, 0, 0, 0xFFFFFFFF)
 SO_ATTACH_FILTER = 26
 
 
+@pytest.mark.needs(STATIC_DATA)
 def test_bpf_programs_are_translated(grown: Grown) -> None:
     """A socket's filter is a BPF program. The kernel's list of its memory has what it allocated for them."""
     code = ctypes.create_string_buffer(ACCEPT_ALL)
