@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.support.loader_caches import cache
+from tests.support.loader_caches import AARCH64, Entry, cache
 from tests.vm import BUILD, ROOT
 from tests.vm.debian import PackageError, Suite, extract
 
@@ -82,7 +82,7 @@ def prepare(arch: Architecture, modules: Path) -> Path:
             partial = arch.root.with_name(f"{arch.debian}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             _unpack(arch, partial)
-            _configure(partial)
+            _configure(arch, partial)
             (partial / made_of.name).write_text(" ".join(PACKAGES))
             shutil.rmtree(arch.root, ignore_errors=True)
             partial.rename(arch.root)
@@ -99,7 +99,7 @@ def _unpack(arch: Architecture, root: Path) -> None:
     shutil.rmtree(BUILD / "roots/debs")
 
 
-def _configure(root: Path) -> None:
+def _configure(arch: Architecture, root: Path) -> None:
     """What the packages' own scripts would have done."""
     for name in ("passwd", "group"):
         shutil.copy(root / f"usr/share/base-passwd/{name}.master", root / "etc" / name)
@@ -107,7 +107,9 @@ def _configure(root: Path) -> None:
         (root / name).mkdir(exist_ok=True)
     (root / "etc/hostname").write_text("guest\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
-    (root / "etc/ld.so.cache").write_bytes(cache([]))  # else each program would fail to open one file more
+    # Else each program would fail to open some files before it finds its library.
+    libc = Entry("libc.so.6", f"/lib/{arch.multiarch}/libc.so.6", AARCH64)
+    (root / "etc/ld.so.cache").write_bytes(cache([libc]))
     for name, program in (("cc", "gcc"), ("awk", "mawk"), ("sh", "dash")):
         link = root / "usr/bin" / name
         link.unlink(missing_ok=True)
