@@ -131,9 +131,9 @@ class Agent:
                 raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
 
     def ready(self) -> str | None:
-        """Return None if at least one probe works, else the reason why none does."""
+        """Return None if at least one probe works, or waits for a container; else why none does."""
         probes = self._probe_set.probes
-        if any(probe.state == "up" for probe in probes):
+        if any(probe.state == "up" or probe.plan.waiting for probe in probes):
             return None
         return "no probe is up: " + "; ".join(f"{probe.name}: {probe.reason}" for probe in probes)
 

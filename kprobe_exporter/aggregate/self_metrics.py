@@ -18,7 +18,8 @@ HELP = {
     "info": "What the probe is attached to, and how its events are collected.",
     "probe_tripped": "1 while the probe is switched off because it exceeded its limit.",
     "probe_disabled": "1 if the configuration disables the probe.",
-    "probe_absent": "1 if the probe is optional and this kernel does not support it.",
+    "probe_absent": "1 if the probe is optional and this kernel does not support it, or if it waits for a"
+    " container.",
     "probe_sampling_ratio": "Share of threads whose events a critical probe records: 1, or less while it"
     " exceeds a limit.",
     "fault": "1 while this interference from outside the agent persists.",

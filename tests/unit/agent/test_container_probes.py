@@ -98,6 +98,8 @@ def test_it_waits_for_a_container(cluster: Cluster, caplog: pytest.LogCaptureFix
     machine = cluster.start()
     assert cluster.absent == 1
     assert machine.value("kprobe_up", "p") is None
+    assert machine.agent.ready() is None
+    machine.agent.require_all_up()
     assert caplog.text.count(f"waits: uprobe:{PATH}:twice: no container that runs fits 'container: a*'") == 1
     code = cluster.run(20, FIRST)
     machine.look()
