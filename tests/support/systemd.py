@@ -8,13 +8,14 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.agent_process import Metrics
+from tests.support.mounts import mounted
 from tests.support.patience import eventually, patience
 from tests.vm import ROOT
 from tests.vm.boot import free_port
@@ -133,41 +134,42 @@ def running_manager(
     directory: Path, *files: Path, script: str = HERE, namespaces: Sequence[str] = ()
 ) -> Iterator[Systemd]:
     """Start a manager by a script that mounts what it needs; ``namespaces`` are further ones for it."""
-    cgroups = Path("/sys/fs/cgroup")
-    if not (cgroups / "cgroup.procs").exists():
-        subprocess.run(["mount", "-t", "cgroup2", "cgroup2", cgroups], check=True)
-    for left in cgroups.glob(f"{CGROUP}*"):
-        _removed(left)  # what a killed test left, unless its processes live
-    own = Path(tempfile.mkdtemp(prefix=CGROUP, dir=cgroups))
-    before = _private_directories()
-    output = directory / "systemd.log"
-    command = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
-    command += ["--mount-proc", *namespaces, "sh", "-c", ENTER_CGROUP, "sh", str(own), *map(str, files)]
-    with output.open("w") as log:
-        child = subprocess.Popen(
-            command,
-            env={"container": "test", "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin", "SCRIPT": script},
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
-        eventually(lambda: children.read_text().strip())
-        manager = Systemd(int(children.read_text()), output, namespaces)
+    with ExitStack() as stack:
+        cgroups = Path("/sys/fs/cgroup")
+        if not (cgroups / "cgroup.procs").exists():  # and gone afterwards, as podman looks there too
+            stack.enter_context(mounted(cgroups, "-t", "cgroup2"))
+        for left in cgroups.glob(f"{CGROUP}*"):
+            _removed(left)  # what a killed test left, unless its processes live
+        own = Path(tempfile.mkdtemp(prefix=CGROUP, dir=cgroups))
+        before = _private_directories()
+        output = directory / "systemd.log"
+        command = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        command += ["--mount-proc", *namespaces, "sh", "-c", ENTER_CGROUP, "sh", str(own), *map(str, files)]
+        with output.open("w") as log:
+            child = subprocess.Popen(
+                command,
+                env={"container": "test", "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin", "SCRIPT": script},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        try:
+            children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+            eventually(lambda: children.read_text().strip())
+            manager = Systemd(int(children.read_text()), output, namespaces)
 
-        def is_up() -> bool:
-            assert child.poll() is None, output.read_text()
-            return manager.inside("systemctl", "is-active", "quiet.target").returncode == 0
+            def is_up() -> bool:
+                assert child.poll() is None, output.read_text()
+                return manager.inside("systemctl", "is-active", "quiet.target").returncode == 0
 
-        eventually(is_up, START_TIME)
-        yield manager
-    finally:
-        child.kill()
-        child.wait()
-        eventually(partial(_removed, own))
-        for left in _private_directories() - before:
-            shutil.rmtree(left)  # of a unit that the manager did not stop, since it was killed
+            eventually(is_up, START_TIME)
+            yield manager
+        finally:
+            child.kill()
+            child.wait()
+            eventually(partial(_removed, own))
+            for left in _private_directories() - before:
+                shutil.rmtree(left)  # of a unit that the manager did not stop, since it was killed
 
 
 def _private_directories() -> set[Path]:
