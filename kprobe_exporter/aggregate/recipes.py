@@ -26,6 +26,7 @@ from kprobe_exporter.model.values import (
     LAYOUT_ID,
     MAX_ERRNO,
     OF_THREAD,
+    PROCESS,
     SMALLEST,
     STACK_POINTER,
     TGID,
@@ -91,8 +92,8 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
 
 
 def _process(spec: MetricSpec) -> tuple[str, ...]:
-    """Return the field of the process, the last key where an address in it is a label."""
-    return ("pid",) if spec.of_program else ()
+    """Return the process, the last key where an address in it is a label."""
+    return (PROCESS,) if spec.of_program else ()
 
 
 def choice(layout: Layout, where: Where | None, share: float) -> RecordChoice | None:

@@ -12,7 +12,17 @@ from kprobe_exporter.aggregate.interpret import Evaluate, compile_condition
 from kprobe_exporter.aggregate.native import code
 from kprobe_exporter.aggregate.recipes import Getter, column, getter, passes, tuple_getter
 from kprobe_exporter.model.aggregation import Group, Recipe, Refused, Tally
-from kprobe_exporter.model.values import TIME, VALUES, CgroupOf, Layout, Record, Value
+from kprobe_exporter.model.values import (
+    PROCESS,
+    TGID,
+    TID,
+    TIME,
+    VALUES,
+    CgroupOf,
+    Layout,
+    Record,
+    Value,
+)
 
 Row = tuple[Any, ...]
 """What a group needs of a record: its keys, its value, the fields of its filter, and the time."""
@@ -49,6 +59,9 @@ class Sums:
         computed = [one.name for one in layout.computed if one.name in used]
         more = [_cgroup_of(getter(layout, field), cgroup) for field in threads]
         more += [getter(layout, name) for name in computed]
+        if PROCESS in used:
+            computed.append(PROCESS)
+            more.append(_process)
         self._more = more
         self.add: Callable[[Record], None] = self._records.append
         if more:
@@ -102,6 +115,12 @@ def _cgroup_of(thread: Getter, cgroup: CgroupOf | None) -> Getter:
     """Return the function that looks up the cgroup of the thread that a field names."""
 
     return lambda record: _path(cgroup, thread(record), record[TIME])
+
+
+def _process(record: Record) -> Value:
+    """Return the process of a record, or its thread where that is not known yet, as at the first in text."""
+    process: Value = record[TGID] or record[TID]
+    return process
 
 
 def _path(cgroup: CgroupOf | None, tid: Value, time: int) -> bytes | None:

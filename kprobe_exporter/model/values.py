@@ -358,6 +358,9 @@ Decoder: TypeAlias = Callable[[Value], str | None]
 OF_PROGRAM = "usym"
 """The decoder of an address in a program: only the process in which it is can tell what is there."""
 
+PROCESS = "@process"
+"""The key that is the process of such an address, or the thread where its process is not known yet."""
+
 OF_THREAD = frozenset({"cgroup", "container", "pod", "namespace"})
 """Decoders of the cgroup that a thread is in: their field holds a thread's id."""
 

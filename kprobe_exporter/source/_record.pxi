@@ -200,7 +200,7 @@ cdef int _place_named(shape, str name, Place* out) except -1:
     layout = shape.layout
     if name == "cpu":
         out.kind = CPU
-    elif name in ("tid", "pid"):
+    elif name in ("tid", "pid", PROCESS):
         out.kind = TID
     elif name == "caller" and shape.caller is not None:
         out.kind, out.offset, out.size = UNSIGNED, shape.caller.offset, shape.caller.size
@@ -250,7 +250,7 @@ class Halves:
         """Return the half with this field, None if the joined record has it of neither."""
         if name == "caller":
             return self.second
-        if name in ("cpu", "tid", "pid"):
+        if name in ("cpu", "tid", "pid", PROCESS):
             return self.first
         if self.layout.place(name) is None:
             return None

@@ -314,6 +314,8 @@ def _resolver(shape, name, names):
         return None if holder is None or name == "duration" else _resolver(holder, name, names)
     if name == "pid":
         return names.tgid
+    if name == PROCESS:
+        return lambda tid: names.tgid(tid) or tid
     if name == "caller":
         return None if shape.caller is None else names.caller
     for arg, field in zip(shape.layout.args, shape.fields):

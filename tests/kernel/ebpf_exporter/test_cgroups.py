@@ -91,7 +91,8 @@ def test_a_cgroup_is_held_back(grown: Grown) -> None:
     seconds, least = grown.of(metrics, f"{name}_sum", **labels), counted["throttled_usec"] / 1e6
     # Where the kernel holds back task by task, its own time is without that of a queue with no task in it.
     by_task = present("throttle_cfs_rq_work", "throttle_cfs_rq") == "throttle_cfs_rq_work"
-    assert seconds <= (passed if by_task else 1.2 * least)
+    # The timer may release it a period after the child has ended.
+    assert seconds <= (passed + PERIOD if by_task else 1.2 * least)
     # The timer that releases a queue is on the agent's CPU now and then: on a busy machine often.
     if times >= released - 1:
         assert 0.8 * least <= seconds
@@ -122,9 +123,9 @@ def test_tasks_are_moved(grown: Grown, name: str, service: str) -> None:
         os.close(fd)
     assert moved >= TIMES
     seen = grown.of(metrics, "cgroup_sched_migrations_total", cgroup=f"/{name}")
-    assert seen == moved
+    assert moved <= seen <= moved + 1  # a busy kernel may move it before the first or after the last look
     by_service = grown.of(metrics, "service_sched_migrations_total", service=service)
-    assert by_service >= moved if not service else by_service == moved
+    assert by_service >= moved if not service else by_service == seen
 
 
 def _move() -> int:
