@@ -146,7 +146,7 @@ class ProgramStacks:
             for (counts, kernel, process, addresses), weight in waiting.items():
                 counts.add(kernel, weight, programs.frames(process, addresses))
             found = programs.names(wanted) if wanted else {}
-            self._answer(programs, asked)
+            found = {**found, **self._answer(programs, asked)}
             with self._changed:
                 if len(self._known) + len(found) > MOST_KNOWN:
                     self._known.clear()
@@ -157,15 +157,21 @@ class ProgramStacks:
             one.then([UNKNOWN] * len(one.addresses))
         programs.close()
 
-    def _answer(self, programs: ProgramLookup, asked: Iterable[_Asked]) -> None:
-        """Name the functions at single addresses, of which each is in a process that may end at once."""
+    def _answer(self, programs: ProgramLookup, asked: Iterable[_Asked]) -> Mapping[Place, bytes]:
+        """Name the functions at single addresses, each in a process that may end at once.
+
+        Return the names that were not known before: to find one, the symbols of a whole file may be read.
+        """
         frames = [[programs.frames(one.process, (address,))[0] for address in one.addresses] for one in asked]
         places = {frame for of_one in frames for frame in of_one if isinstance(frame, Place)}
         missing = places - self._known.keys()
-        names = {**self._known, **(programs.names(missing) if missing else {})} if places else {}
+        found = programs.names(missing) if missing else {}
         for one, of_one in zip(asked, frames, strict=True):
-            one.then([_text(frame, names) for frame in of_one])
+            one.then([_text(frame, found, self._known) for frame in of_one])
+        return found
 
 
-def _text(frame: Place | bytes, names: Mapping[Place, bytes]) -> bytes:
-    return names.get(frame, frame.name) if isinstance(frame, Place) else frame
+def _text(frame: Place | bytes, *names: Mapping[Place, bytes]) -> bytes:
+    if not isinstance(frame, Place):
+        return frame
+    return next((some[frame] for some in names if frame in some), frame.name)

@@ -98,6 +98,16 @@ def test_the_thread_names_what_a_process_has_at_an_address(programs: ProgramStac
     assert found == [[b"prog`f2", b"[prog]"], [UNKNOWN]]
 
 
+def test_a_function_is_named_once(programs: ProgramStacks, code: Code) -> None:
+    """For the first name of a file its symbols are read."""
+    found: list[Sequence[bytes]] = []
+    for _ in range(3):
+        assert programs.name(7, (0x20, 0x30), found.append)
+        programs.settle(20)
+    assert found == [[b"prog`f2", b"prog`f3"]] * 3
+    assert code.asked == [2]
+
+
 def test_a_process_that_hangs_holds_up_nobody(
     programs: ProgramStacks, code: Code, monkeypatch: pytest.MonkeyPatch
 ) -> None:
