@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.cli import main
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
+from tests.faults.confinement import confined, no_capabilities
 from tests.kernel.conftest import READ_EVERY, StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually
@@ -70,7 +72,8 @@ def durations(before: Metrics, after: Metrics, probe: str) -> tuple[int, float]:
 
 def test_transactions_are_those_of_pg_stat_database(start_agent: StartAgent, server: Server) -> None:
     """Two sessions at a time, statements that fail, and transactions that end with their session."""
-    agent = start_agent(pack(server, "postgresql_commit", "postgresql_rollback", "postgresql_transaction"))
+    probes = pack(server, "postgresql_commit", "postgresql_rollback", "postgresql_transaction")
+    agent = start_agent(probes, main=confined(main, no_capabilities))
     (server.directory / "rollback").write_text(
         "BEGIN;\nUPDATE pgbench_branches SET bbalance = 1;\nROLLBACK;\n"
     )
