@@ -200,6 +200,7 @@ KERNELS = {
                 "tests/kernel/differential/test_differential.py",
                 "tests/kernel/test_binary.py",
                 "tests/kernel/test_bridged.py",
+                "tests/kernel/test_callers.py",
                 "tests/kernel/test_check_against.py",
                 "tests/kernel/test_check_live.py",
                 "tests/kernel/test_configured.py",
