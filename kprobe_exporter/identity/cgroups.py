@@ -39,7 +39,8 @@ PREFERRED = (b"", b"name=systemd", b"memory", b"cpu", b"pids")
 TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STAT = re.compile(rb" \S(?: \S+){5} (\d{1,10})(?: \S+){12} (\d{1,20})\s")
 """Fields 9 and 22 of proc_pid_stat(5), after the name: the flags and the start, in ticks after boot."""
-_LINE = re.compile(rb"^(\d{1,10}):([^:\n]*):(/.*)$", re.MULTILINE)
+LINE = re.compile(rb"^(\d{1,10}):([^:\n]*):(/.*)$", re.MULTILINE)
+"""A line ``ID:CONTROLLERS:/PATH`` of /proc/PID/cgroup (cgroups(7)); no path has a line end in it."""
 
 
 def boot_time(time_ns: int) -> int:
@@ -269,8 +270,8 @@ class Cgroups:
         return _Thread(now, int(tgid[1]), paths, self._telling(paths), start=int(fields[2]) * TICK)
 
     def _parse(self, cgroup: bytes) -> Paths:
-        """Parse the lines ``ID:CONTROLLERS:/PATH`` of a thread (cgroups(7)); no path has a line end in it."""
-        lines = sorted((int(number), names, path) for number, names, path in _LINE.findall(cgroup))
+        """Parse the lines of a thread."""
+        lines = sorted((int(number), names, path) for number, names, path in LINE.findall(cgroup))
         hierarchies = {number: names for number, names, _ in lines}
         if hierarchies != self._hierarchies:
             self._hierarchies = hierarchies

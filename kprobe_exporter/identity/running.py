@@ -1,12 +1,11 @@
 """Which containers run on this machine, and in which processes, by /proc."""
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from kprobe_exporter.identity.cgroups import names
+from kprobe_exporter.identity.cgroups import LINE, names
 from kprobe_exporter.identity.containers import Container, container
 
 LOOKS = 3
@@ -15,9 +14,6 @@ and moves it within milliseconds."""
 
 MOST_READ = 1000
 """Processes whose cgroups one look reads, which takes some 20 µs each; the others follow at the next look."""
-
-_PATH = re.compile(rb"^\d{1,10}:[^:\n]*:(/.*)$", re.MULTILINE)
-"""A line of /proc/PID/cgroup (cgroups(7)); no path has a line end in it."""
 
 
 class RunningContainers:
@@ -37,14 +33,12 @@ class RunningContainers:
         An id may have been taken by another process since it was read: ask ``has`` before using it.
         """
         there = sorted(int(name) for name in names(self._proc) if name.isdecimal())
-        self._read = {pid: self._read[pid] for pid in there if pid in self._read}
-        due = [pid for pid in there if self._read.get(pid, (0, None))[0] < LOOKS]
+        self._read = {pid: self._read.get(pid, (0, None)) for pid in there}
+        due = [pid for pid, (looks, _) in self._read.items() if looks < LOOKS]
         for pid in due[:MOST_READ]:
-            looks, _ = self._read.get(pid, (0, None))
-            self._read[pid] = looks + 1, self.container(pid)
+            self._read[pid] = self._read[pid][0] + 1, self.container(pid)
         found: dict[Container, list[int]] = {}
-        for pid in there:
-            _, inside = self._read.get(pid, (0, None))
+        for pid, (_, inside) in self._read.items():
             if inside is not None:
                 found.setdefault(inside, []).append(pid)
         return found
@@ -80,6 +74,6 @@ class RunningContainers:
 
     def _containers(self, pid: int) -> Iterator[Container]:
         with suppress(OSError):
-            for path in _PATH.findall((self._proc / str(pid) / "cgroup").read_bytes()):
+            for _, _, path in LINE.findall((self._proc / str(pid) / "cgroup").read_bytes()):
                 if (found := container(path, nested=self._nested)) is not None:
                     yield found

@@ -247,9 +247,10 @@ class Batch:
 
 
 STACK_POINTER = "stack_pointer"
+"""The argument that holds ``$stack`` in both halves of a call; the halves are paired by it."""
+
 CALLER_ADDRESS = "caller_address"
 """The field of a probe in a program from which its label ``caller`` is made."""
-"""The argument that holds ``$stack`` in both halves of a call; the halves are paired by it."""
 
 
 class Join(NamedTuple):

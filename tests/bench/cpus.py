@@ -5,20 +5,18 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import Settings
+from kprobe_exporter.config.values import Config
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.probing import event_source
 from kprobe_exporter.source.reader import TIMER_MS, Pipe
-from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
-from tests.bench.probes import TRACEFS, Put, configured, own_instance, put
+from tests.bench.probes import TRACEFS, Put, configured, own_instance, put, reading
 from tests.bench.progress import say
 from tests.bench.table import Table, reached
 from tests.bench.throughput import BUFFER_KIB, SMALL_KIB, VALUES
@@ -32,24 +30,18 @@ A_SECOND = 1000 // TIMER_MS
 
 IDLE_ROUNDS = 50 * A_SECOND
 ROUNDS = 3
-CONFIG = """
-global: {source: binary}
-probes:
-  - name: seek
+PROBE = """
+  - name: {0}
     attach: tracepoint:syscalls:sys_exit_lseek
-    fetch: {return: ret}
+    fetch: {{return: ret}}
     metrics:
-      - counter: seeks_total
-        labels: {errno: {field: return, decode: errno}}
-      - {histogram: offset, value: return, buckets: [1, 2, 4, 8, 16, 32]}
-  - name: by_cpu
-    attach: tracepoint:syscalls:sys_exit_lseek
-    fetch: {return: ret}
-    metrics:
-      - counter: seeks_by_cpu_total
-        labels: {cpu: cpu, errno: {field: return, decode: errno}}
-      - {histogram: offset_by_cpu, value: return, buckets: [1, 2, 4, 8, 16, 32]}
+      - counter: {0}_total
+        labels: {{{1}errno: {{field: return, decode: errno}}}}
+      - {{histogram: {0}_offset, value: return, buckets: [1, 2, 4, 8, 16, 32]}}
 """
+CONFIG = "".join(
+    ["global: {source: binary}\nprobes:", PROBE.format("seek", ""), PROBE.format("by_cpu", "cpu: cpu, ")]
+)
 
 MOST_AT_REST = 1.0
 """Percent of a core."""
@@ -83,9 +75,9 @@ def table() -> Table:
     with own_instance(SMALL_KIB) as instance, put(instance, config, binary=True) as [probe, by_cpu]:
         pages = _recorded(instance, probe)
         for cpus in CPUS:
-            rest[cpus] = _cheapest(lambda: _rest(instance, probe, cpus))  # noqa: B023
-            busy[cpus] = _cheapest(lambda: _busy(instance, probe, cpus, pages))  # noqa: B023
-            labelled[cpus] = _cheapest(lambda: _busy(instance, by_cpu, cpus, pages))  # noqa: B023
+            rest[cpus] = _cheapest(lambda: _rest(instance, probe, config, cpus))  # noqa: B023
+            busy[cpus] = _cheapest(lambda: _busy(instance, probe, config, cpus, pages))  # noqa: B023
+            labelled[cpus] = _cheapest(lambda: _busy(instance, by_cpu, config, cpus, pages))  # noqa: B023
             say(f"{cpus} CPUs: {rest[cpus].percent:.2f} % at rest, {busy[cpus].percent:.1f} % at work")
     most = rest[CPUS[-1]].percent
     return Table(
@@ -138,12 +130,12 @@ def _recorded(instance: Instance, probe: Put) -> Sequence[bytes]:
         return list(iter(lambda: pipe.read(mmap.PAGESIZE) or b"", b""))
 
 
-def _rest(instance: Instance, probe: Put, cpus: int) -> Cost:
+def _rest(instance: Instance, probe: Put, config: Config, cpus: int) -> Cost:
     """Read the kernel's buffers, in which there is nothing."""
     here = sorted(os.sched_getaffinity(0))
     files = [f"per_cpu/cpu{here[number % len(here)]}/trace_pipe_raw" for number in range(cpus)]
     opened = [os.open(TRACEFS / instance.path / file, os.O_RDONLY | os.O_NONBLOCK) for file in files]
-    with _reader(instance, probe, opened) as (pipe, aggregator):
+    with _reader(instance, probe, config, opened) as (pipe, aggregator):
         began = time.process_time()
         for _ in range(IDLE_ROUNDS):
             pipe.empty(last=False)
@@ -152,11 +144,11 @@ def _rest(instance: Instance, probe: Put, cpus: int) -> Cost:
     return Cost(cpus * A_SECOND, 100 * seconds * A_SECOND / IDLE_ROUNDS)
 
 
-def _busy(instance: Instance, probe: Put, cpus: int, pages: Sequence[bytes]) -> Cost:
+def _busy(instance: Instance, probe: Put, config: Config, cpus: int, pages: Sequence[bytes]) -> Cost:
     """Read the pages from files in memory, a tenth of them in each round."""
     opened = [os.memfd_create(f"cpu{number}") for number in range(cpus)]
     seconds = 0.0
-    with _reader(instance, probe, opened) as (pipe, aggregator):
+    with _reader(instance, probe, config, opened) as (pipe, aggregator):
         for number in range(A_SECOND):
             these = _part(pages, number)
             for index, file in enumerate(opened):
@@ -177,23 +169,16 @@ def _part(pages: Sequence[bytes], number: int) -> Sequence[bytes]:
 
 
 @contextmanager
-def _reader(instance: Instance, probe: Put, opened: Sequence[int]) -> Iterator[tuple[Pipe, Aggregator]]:
+def _reader(
+    instance: Instance, probe: Put, config: Config, opened: Sequence[int]
+) -> Iterator[tuple[Pipe, Aggregator]]:
     """What agent/agent.py wires, on these descriptors, which it closes."""
-    layout, settings = probe.installed.layout, Settings(source="binary")
+    layout, settings = probe.installed.layout, config.settings
     aggregator = Aggregator(settings.namespace, SeriesLimits(1000, 20_000), name_of, Cgroups().path)
     aggregator.declare(probe.metrics)
     aggregator.attach(layout)
-    symbols = Symbols(instance.files)
-    chosen = event_source.choose(
-        instance, replace(settings, source="binary"), symbols.visible, stacks_wanted=False
-    )
     shown = cast("Instance", AsManyCpus(instance, dict(enumerate(opened))))
-    buffers = event_source.BufferReader(shown, chosen, aggregator.consume, BUFFER_KIB)
     recipe = source_recipe(layout, probe.metrics, None)
     assert recipe is not None
-    layouts = {part.layout: part.system for part in probe.attached.parts}
-    buffers.prepare(symbols, layouts, {layout.layout_id: recipe}, {}, event_source.NO_JOINS, tgid=False)()
-    try:
-        yield buffers.pipe, aggregator
-    finally:
-        buffers.pipe.close()
+    with reading(shown, probe, config, recipe, aggregator.consume, BUFFER_KIB) as pipe:
+        yield pipe, aggregator

@@ -1,7 +1,7 @@
 """Probes of a configuration, planned and installed as the agent does, in an instance of our own."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,14 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import ProbeMetrics
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.joins import Joins
+from kprobe_exporter.model.values import Batch, ProbeMetrics
 from kprobe_exporter.plan import Kernel, plan_probe
+from kprobe_exporter.probing import event_source
 from kprobe_exporter.probing.attach import Attached, settle
+from kprobe_exporter.source.reader import Pipe
+from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
@@ -58,6 +63,29 @@ def write_config(directory: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o600)
     return path
+
+
+@contextmanager
+def reading(
+    instance: Instance,
+    probe: Put,
+    config: Config,
+    wanted: Recipe | None,
+    deliver: Callable[[Batch], None],
+    buffer_kib: int,
+    joins: Joins = event_source.NO_JOINS,
+) -> Iterator[Pipe]:
+    """The instance's buffers, as agent/agent.py wires them for one probe; closed afterwards."""
+    layout, symbols = probe.installed.layout, Symbols(instance.files)
+    layouts = {part.layout: part.system for part in probe.attached.parts}
+    chosen = event_source.choose(instance, config.settings, symbols.visible, stacks_wanted=False)
+    buffers = event_source.BufferReader(instance, chosen, deliver, buffer_kib)
+    recipes = {layout.layout_id: wanted} if wanted else {}
+    buffers.prepare(symbols, layouts, recipes, {}, joins, tgid=False)()
+    try:
+        yield buffers.pipe
+    finally:
+        buffers.pipe.close()
 
 
 @contextmanager

@@ -21,10 +21,9 @@ from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.values import Batch
 from kprobe_exporter.probing import event_source
 from kprobe_exporter.source import pages
-from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 from tests.bench import expression
-from tests.bench.probes import TRACEFS, Put, configured, own_instance, put
+from tests.bench.probes import TRACEFS, Put, configured, own_instance, put, reading
 from tests.bench.progress import say
 from tests.bench.table import Table, reached
 from tests.bench.workload import Workload
@@ -245,18 +244,10 @@ def _walk(full: Full) -> float:
 def _emptied(
     full: Full, wanted: Recipe | None, deliver: Callable[[Batch], None], joins: Joins = event_source.NO_JOINS
 ) -> float:
-    layout, symbols = full.probe.installed.layout, Symbols(full.instance.files)
-    layouts = {part.layout: part.system for part in full.probe.attached.parts}
-    chosen = event_source.choose(full.instance, full.config.settings, symbols.visible, stacks_wanted=False)
-    buffers = event_source.BufferReader(full.instance, chosen, deliver, BUFFER_KIB)
-    recipes = {layout.layout_id: wanted} if wanted else {}
-    buffers.prepare(symbols, layouts, recipes, {}, joins, tgid=False)()
-    try:
+    with reading(full.instance, full.probe, full.config, wanted, deliver, BUFFER_KIB, joins) as pipe:
         began = time.perf_counter()
-        buffers.pipe.empty(last=True)
+        pipe.empty(last=True)
         return time.perf_counter() - began
-    finally:
-        buffers.pipe.close()
 
 
 def _floor(full: Full) -> float:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -134,42 +134,54 @@ def running_manager(
     directory: Path, *files: Path, script: str = HERE, namespaces: Sequence[str] = ()
 ) -> Iterator[Systemd]:
     """Start a manager by a script that mounts what it needs; ``namespaces`` are further ones for it."""
-    with ExitStack() as stack:
-        cgroups = Path("/sys/fs/cgroup")
-        if not (cgroups / "cgroup.procs").exists():  # and gone afterwards, as podman looks there too
-            stack.enter_context(mounted(cgroups, "-t", "cgroup2"))
-        for left in cgroups.glob(f"{CGROUP}*"):
-            _removed(left)  # what a killed test left, unless its processes live
-        own = Path(tempfile.mkdtemp(prefix=CGROUP, dir=cgroups))
-        before = _private_directories()
-        output = directory / "systemd.log"
-        command = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
-        command += ["--mount-proc", *namespaces, "sh", "-c", ENTER_CGROUP, "sh", str(own), *map(str, files)]
-        with output.open("w") as log:
-            child = subprocess.Popen(
-                command,
-                env={"container": "test", "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin", "SCRIPT": script},
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
-        try:
-            children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
-            eventually(lambda: children.read_text().strip())
-            manager = Systemd(int(children.read_text()), output, namespaces)
+    with _hierarchy() as cgroups, _manager(cgroups, directory, files, script, namespaces) as manager:
+        yield manager
 
-            def is_up() -> bool:
-                assert child.poll() is None, output.read_text()
-                return manager.inside("systemctl", "is-active", "quiet.target").returncode == 0
 
-            eventually(is_up, START_TIME)
-            yield manager
-        finally:
-            child.kill()
-            child.wait()
-            eventually(partial(_removed, own))
-            for left in _private_directories() - before:
-                shutil.rmtree(left)  # of a unit that the manager did not stop, since it was killed
+@contextmanager
+def _hierarchy() -> Iterator[Path]:
+    """Yield the hierarchy of cgroups v2. If mounted here it is gone afterwards, as podman looks there."""
+    cgroups = Path("/sys/fs/cgroup")
+    with nullcontext() if (cgroups / "cgroup.procs").exists() else mounted(cgroups, "-t", "cgroup2"):
+        yield cgroups
+
+
+@contextmanager
+def _manager(
+    cgroups: Path, directory: Path, files: Sequence[Path], script: str, namespaces: Sequence[str]
+) -> Iterator[Systemd]:
+    for left in cgroups.glob(f"{CGROUP}*"):
+        _removed(left)  # what a killed test left, unless its processes live
+    own = Path(tempfile.mkdtemp(prefix=CGROUP, dir=cgroups))
+    before = _private_directories()
+    output = directory / "systemd.log"
+    command = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    command += ["--mount-proc", *namespaces, "sh", "-c", ENTER_CGROUP, "sh", str(own), *map(str, files)]
+    with output.open("w") as log:
+        child = subprocess.Popen(
+            command,
+            env={"container": "test", "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin", "SCRIPT": script},
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+        eventually(lambda: children.read_text().strip())
+        manager = Systemd(int(children.read_text()), output, namespaces)
+
+        def is_up() -> bool:
+            assert child.poll() is None, output.read_text()
+            return manager.inside("systemctl", "is-active", "quiet.target").returncode == 0
+
+        eventually(is_up, START_TIME)
+        yield manager
+    finally:
+        child.kill()
+        child.wait()
+        eventually(partial(_removed, own))
+        for left in _private_directories() - before:
+            shutil.rmtree(left)  # of a unit that the manager did not stop, since it was killed
 
 
 def _private_directories() -> set[Path]:

@@ -1,7 +1,7 @@
 """Labels that are addresses in programs: each sum counts once, under the name that its process tells."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
@@ -76,18 +76,6 @@ def test_a_missing_address_stays_missing() -> None:
 def test_a_metric_without_such_labels_is_taken_as_it_is() -> None:
     spec = TWO._replace(labels=TWO.labels[:1])
     assert named(print, spec, Later(), threading.RLock()) is print
-
-
-@pytest.fixture
-def code() -> Code:
-    return Code()
-
-
-@pytest.fixture
-def programs(code: Code) -> Iterator[ProgramStacks]:
-    with closing(ProgramStacks(lambda: code)) as made:
-        yield made
-        code.goes_on.set()
 
 
 def test_the_thread_names_what_a_process_has_at_an_address(programs: ProgramStacks) -> None:

@@ -1,8 +1,5 @@
 """Stacks that go on in programs: counted by a thread of its own, which may be slow or hang."""
 
-from collections.abc import Iterator
-from contextlib import closing
-
 import pytest
 
 from kprobe_exporter.aggregate import program_stacks
@@ -22,18 +19,6 @@ JOIN = Join(CALL, (ABOVE,), END, "key", ("n",))
 WHOLE_CALL = Join(CALL, (WHOLE,), END, "key", ("n",))
 
 KERNEL = (b"kprobe_dispatcher", b"vfs_read")
-
-
-@pytest.fixture
-def code() -> Code:
-    return Code()
-
-
-@pytest.fixture
-def programs(code: Code) -> Iterator[ProgramStacks]:
-    with closing(ProgramStacks(lambda: code)) as made:
-        yield made
-        code.goes_on.set()
 
 
 @pytest.fixture
