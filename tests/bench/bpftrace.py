@@ -1,7 +1,6 @@
 """bpftrace beside us: one program while a context lasts, and whether it counted every call."""
 
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from tempfile import TemporaryFile
 
 from tests.bench.checks import Missed, saw_all
+from tests.support.bpftrace_process import end
 
 PATIENCE = 60
 COUNTED = re.compile(r"[:\])][ \t]+(\d+)")
@@ -42,8 +42,7 @@ def bpftrace(program: str, live: Callable[[str], bool], calls: int) -> Iterator[
                 time.sleep(0.2)  # its program comes to the probe right after
                 yield
             finally:
-                process.send_signal(signal.SIGINT)
-                process.wait(PATIENCE)
+                end(process, PATIENCE)
         saw_all(counted(printed()), calls)
 
 

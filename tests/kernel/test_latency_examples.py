@@ -14,7 +14,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,8 @@ import pytest
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import Metrics
 from tests.support.block_devices import completed, null_block
-from tests.support.patience import eventually
+from tests.support.bpftrace_process import end
+from tests.support.patience import eventually, patience
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -86,19 +87,9 @@ class Bpftrace:
 
     def end(self) -> Buckets:
         """End the tool if it still runs; return all its counts."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            eventually(self._ended, PATIENCE)
+        end(self._process, patience(PATIENCE))
         assert self._process.returncode == 0, self.output()
         return _rows(self.output())
-
-    def _ended(self) -> bool:
-        """Return whether it has ended; it heeds SIGINT only if a signal comes while it waits for events."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-            return True
-        self._process.send_signal(signal.SIGUSR1)
-        return False
 
     def _ask(self, answer: str) -> str:
         """Have the tool print its maps; return its new output once that matches ``answer``."""

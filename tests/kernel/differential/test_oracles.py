@@ -1,7 +1,6 @@
 """bpftrace and the kernel's own profile, beside the agent, count what the load says that it did."""
 
 import re
-import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tests.kernel.differential.load import Firing, Load
 from tests.kernel.differential.points import POINTS
 from tests.kernel.differential.probes import Fetch, Metric, Probe, configuration
 from tests.kernel.differential.run import Runner
+from tests.support.bpftrace_process import end
 from tests.support.patience import eventually, patience
 from tests.support.system_calls import function
 
@@ -59,8 +59,7 @@ def bpftrace(program: str, log: Path) -> Iterator[None]:
             assert process.poll() is None, log.read_text()
             yield
         finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(patience(30))
+            end(process, patience(30))
 
 
 def test_bpftrace_and_the_profile_count_the_same(
