@@ -18,7 +18,7 @@ from kprobe_exporter.agent.thread_events import (
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
+from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, record_filters, source_recipe
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.stacks import StackCounts
 from kprobe_exporter.config.values import Export, Probe
@@ -212,16 +212,19 @@ class Pipeline:
 
     def _summed(self, probe: ProbeState, each: _Flow) -> _Flow:
         """Return the flow with what the source does, if it need not deliver each event."""
-        attached, export, choice = each.attached, each.export, None
-        if self._otlp is not None and export is not None:
+        attached, export, choice, stacks = each.attached, each.export, None, None
+        if export is not None:
+            assert self._otlp is not None
             choice = self._otlp.choice(attached, export) if self._buffers.adds_up else None
             if choice is None:
                 return each
+        elif each.counts is not None and self._buffers.adds_up:
+            stacks = counted_stacks(each.counts.weigh)
         metrics, only = probe.plan.metrics, attached.residual_filter
         if attached.joined is None:
-            made = source_recipe(attached.layout, metrics, only)
+            made = source_recipe(attached.layout, metrics, only, stacks)
             return each if made is None else each._replace(recipe=made._replace(choice=choice))
-        join = join_recipe(attached.joined, metrics, only, attached.part_filters)
+        join = join_recipe(attached.joined, metrics, only, attached.part_filters, stacks)
         if isinstance(join, str):
             log.debug("%s: its events are joined one by one: %s", attached.layout.probe, join)
             return each

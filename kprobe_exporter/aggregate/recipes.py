@@ -9,8 +9,10 @@ from kprobe_exporter.aggregate.interpret import compile_condition
 from kprobe_exporter.aggregate.native import exponential
 from kprobe_exporter.model.aggregation import (
     DURATIONS,
+    RECORDED_STACK,
     RETURN_ERRORS,
     RETURN_VALUES,
+    STACKS,
     Group,
     Recipe,
     RecordChoice,
@@ -101,10 +103,24 @@ def choice(layout: Layout, where: Where | None, share: float) -> RecordChoice | 
     return RecordChoice(where, share) if where is None or _writable(where, layout) else None
 
 
-def source_recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None) -> Recipe | None:
-    """Return the recipe with which the source can add up the records; None if it has to deliver them."""
-    made = recipe(layout, metrics, residual_filter)
+def counted_stacks(weigh: str | None) -> Group:
+    """Return the group that counts the stacks of records, weighed by a field; errors have no weight."""
+    return Group(STACKS, keys=(RECORDED_STACK,), value=weigh, positive=weigh is not None)
+
+
+def source_recipe(
+    layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None, stacks: Group | None = None
+) -> Recipe | None:
+    """Return the recipe with which the source can add up the records; None if it has to deliver them.
+
+    ``stacks`` is the group that counts their stacks, if that is all that these are recorded for.
+    """
+    made = _with_stacks(recipe(layout, metrics, residual_filter), stacks)
     return made if needs_records(layout, made) is None else None
+
+
+def _with_stacks(made: Recipe, stacks: Group | None) -> Recipe:
+    return made if stacks is None else made._replace(groups=(*made.groups, stacks))
 
 
 def needs_records(layout: Layout, made: Recipe) -> str | None:
@@ -113,7 +129,7 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
     used = {name for group in groups for name in (*group.keys, group.value)}
     computed = [Where(one.fields, one.condition) for one in layout.computed if one.name in used]
     wheres = [made.residual_filter, *(group.where for group in groups), *computed]
-    if layout.stack or layout.user_stack:
+    if (layout.stack or layout.user_stack) and not made.by_stack:
         return "a stack belongs to each record"
     if not all(_writable(where, layout) for where in wheres if where):
         return "a condition needs a pattern of strings, or a value that the record does not hold"
@@ -128,15 +144,20 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
 
 
 def join_recipe(
-    join: Join, metrics: ProbeMetrics, residual_filter: Where | None, filters: Mapping[Layout, Where]
+    join: Join,
+    metrics: ProbeMetrics,
+    residual_filter: Where | None,
+    filters: Mapping[Layout, Where],
+    stacks: Group | None = None,
 ) -> JoinRecipe | str:
     """Return how the source can join these events and add up the joined records, or a clause why it cannot.
 
-    ``filters`` are those that the agent evaluates of each event before it is joined.
+    ``filters`` are those that the agent evaluates of each event before it is joined. ``stacks`` is the group
+    that counts the stacks of first events, if that is all that these are recorded for.
     """
-    made = recipe(join.layout, metrics, residual_filter)
+    made = _with_stacks(recipe(join.layout, metrics, residual_filter), stacks)
     halves = (*join.begins, join.end)
-    if any(half.stack or half.user_stack for half in halves):
+    if stacks is None and any(half.stack or half.user_stack for half in halves):
         return "a stack belongs to each record"
     if not all(_writable(where, half) for half, where in filters.items()):
         return "the filter of an event needs a pattern of strings, or a value that the record does not hold"

@@ -66,6 +66,9 @@ class RecordedStacks:
     A stack comes after its event in the buffer, but may be delivered one batch earlier or later, and a
     program's before the kernel's. An event without a stack by then counts as lost. Where text breaks off in a
     stack, its first part counts. It costs about 3 µs an event.
+
+    A source that adds up records counts their stacks as well, in 0.2 µs an event, and delivers the sums: each
+    stack waits with its event in source/_queue.pxi.
     """
 
     def __init__(self, programs: ProgramStacks) -> None:
@@ -126,6 +129,17 @@ class RecordedStacks:
         for late in self._overdue.values():
             late.weigher.counts.lose(1)
         self._overdue, self._waiting = self._waiting, {}
+        self._take_tallies(batch)
+
+    def _take_tallies(self, batch: Batch) -> None:
+        """Take the stacks that the source has counted, of probes that are still there."""
+        weighers = self._single | self._joined
+        for layout_id, kernel, process, addresses, weight in batch.stack_tallies:
+            if (weigher := weighers.get(layout_id)) is not None:
+                self._programs.add(weigher.counts, kernel, process, addresses, weight)
+        for layout_id, hits in batch.without_stack.items():
+            if (weigher := weighers.get(layout_id)) is not None:
+                weigher.counts.lose(hits)
 
     def _stacks_of(self, batch: Batch) -> Iterator[_Seen]:
         """Yield the stacks that are complete, those of programs with those of the kernel that follow them."""

@@ -7,8 +7,11 @@ from kprobe_exporter.model.condition import Condition
 
 RawKey: TypeAlias = tuple[int | bytes | None, ...]
 
-RETURN_ERRORS, RETURN_VALUES, DURATIONS = -1, -2, -3
-"""What a group feeds that is not one of the probe's metrics: a built-in metric of every probe."""
+RETURN_ERRORS, RETURN_VALUES, DURATIONS, STACKS = -1, -2, -3, -4
+"""What a group feeds that is none of the probe's metrics: a built-in metric of every probe, or its stacks."""
+
+RECORDED_STACK = "@stack"
+"""The key of the group that feeds the stacks: the addresses that the kernel recorded with the event."""
 
 
 class Where(NamedTuple):
@@ -109,6 +112,11 @@ class Recipe(NamedTuple):
     def by_cgroup(self) -> bool:
         """Whether a thread's cgroup is a key, so that the order of the records and of moves matters."""
         return any(group.cgroups for group in self.groups)
+
+    @property
+    def by_stack(self) -> bool:
+        """Whether the stacks are counted, so that a record is added up only when its stack has come."""
+        return any(group.feeds == STACKS for group in self.groups)
 
 
 class Tally(NamedTuple):

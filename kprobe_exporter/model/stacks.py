@@ -72,6 +72,19 @@ class Weight(NamedTuple):
 NOTHING = Weight(0, 0)
 
 
+class StackTally(NamedTuple):
+    """What the records of one layout with the same stack weigh: of the kernel, and then of a process.
+
+    ``addresses`` are empty where the process has no stack, or none is wanted.
+    """
+
+    layout_id: int
+    kernel: Stack
+    process: int
+    addresses: Addresses
+    weight: Weight
+
+
 class StackReading(NamedTuple):
     """The table of a `StackTable` as it was read. ``dropped`` counts events whose stack found it full."""
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 from kprobe_exporter.model.aggregation import RecordFilter, Refused, Tally, Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.hist import HistReading, HistTable
-from kprobe_exporter.model.stacks import Addresses, Stack, StackTable
+from kprobe_exporter.model.stacks import Addresses, Stack, StackTable, StackTally
 
 Value: TypeAlias = int | bytes | None
 """A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
@@ -217,6 +217,9 @@ class Batch:
     its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
     the events that belong to a pair whose other half is missing, by the joined layout's id; ``table_full``
     those that found no room in a hist table, by layout_id.
+
+    ``stack_tallies`` are the stacks of layouts whose recipe counts them; ``without_stack`` is the number of
+    records that have none, or no value to weigh it by, by layout_id.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -234,6 +237,8 @@ class Batch:
     losses: list[Loss] = field(default_factory=list)
     unpaired: Counter[int] = field(default_factory=Counter)
     table_full: Counter[int] = field(default_factory=Counter)
+    stack_tallies: list[StackTally] = field(default_factory=list)
+    without_stack: Counter[int] = field(default_factory=Counter)
 
     def passes(self, record: Record, filters: Mapping[int, RecordFilter]) -> bool:
         """Return whether a record passes the filter of its layout, if it has one, and count it then."""

@@ -30,6 +30,7 @@ cdef struct Part:
     uint32_t nkeys
     Place* keys
     int32_t thread_key  # which key is the thread's id, or -1
+    uint8_t stacks  # which stacks that come after it are counted with it
 
 
 cdef struct Kind:
@@ -39,7 +40,7 @@ cdef struct Kind:
     Place* fields
     Place caller
     bint tallied
-    bint user_stack  # whether the program's stack is wanted, too
+    uint8_t stacks  # which stacks come after it
     int32_t residual_filter
     uint32_t first
     uint32_t tables

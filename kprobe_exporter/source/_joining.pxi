@@ -8,7 +8,7 @@ cdef class Joining(Recording):
     """Joins the halves of calls and pairs that the parser queues, and adds up what they become.
 
     Single records with the cgroup of a thread as a label are queued too: where the thread was then is known
-    only in the order of time.
+    only in the order of time. So are those whose stacks are counted, until their stack has come.
     """
 
     cdef uint64_t _unparsed
@@ -25,6 +25,8 @@ cdef class Joining(Recording):
     cdef size_t _chosen_room, _chosen_used
     cdef uint64_t _nchosen
     cdef object _queue_of, _join_ids, _join_identities, _way_ids, _makes, _orphans
+    cdef int32_t _stack_id, _user_id
+    cdef uint32_t _stack_offset, _user_offset, _user_process
 
     def join(self, batch, until=None):
         """Join the halves that were read, up to the moment ``until``; all of them if it is None.
@@ -82,21 +84,26 @@ cdef class Joining(Recording):
 
     cdef bint _enqueue_half(self, const Rec* rec, int32_t kind) noexcept nogil:
         """Queue a half, or an event about threads; False if there is no memory."""
-        if not _enqueue(&self._queues[self._queue_at], rec, kind, self._arrivals):
+        if not _enqueue(
+            &self._queues[self._queue_at], rec, kind, self._arrivals, self._kinds[kind].part.stacks
+        ):
             return False
         self._arrivals += 1
         self._queued += 1
         return True
 
     cdef int _merge(self, uint64_t limit) noexcept nogil:
-        """Join all queued halves that are not later than ``limit``; then end those of threads that ended."""
+        """Join the queued halves that are not later than ``limit``; then end those of threads that ended.
+
+        It stops at one whose stack may still come, unless there is no limit.
+        """
         cdef uint32_t number = _heapify(self._queues, self._nqueues, self._heap)
         cdef Queue* queue
         cdef const Queued* one
         while number:
             queue = &self._queues[self._heap[0]]
             one = _head(queue)
-            if one.time > limit:
+            if one.time > limit or (limit != NEVER and _may_be_completed(queue)):
                 break
             _dequeue(queue)  # the bytes stay where they are until the next half is queued
             self._queued -= 1
@@ -121,6 +128,9 @@ cdef class Joining(Recording):
         part = &self._kinds[one.kind].part
         rec.start, rec.length, rec.time = <const uint8_t*>one + sizeof(Queued), one.length, one.time
         rec.cpu, rec.tid, rec.nodes, rec.second, rec.elapsed = cpu, one.tid, self._nodes, NULL, 0
+        rec.stack, rec.stack_length = NULL, 0
+        if one.complete:
+            rec.stack, rec.stack_length = _stack_bytes(<Queued*>one), one.stack_length
         if part.role == BEGIN:
             return _begin_half(self._open, part, &rec, self._scratch)
         if part.role == SINGLE:
@@ -140,8 +150,10 @@ cdef class Joining(Recording):
         """Add up a joined record, and free its first half; False if there is no memory."""
         cdef bint done = True
         cdef Rec rec
-        rec.start, rec.length, rec.time = _half_bytes(half), half.length, half.time
+        rec.start, rec.length, rec.time = _half_bytes(half), half.length - half.stack_length, half.time
         rec.cpu, rec.tid, rec.nodes = half.cpu, half.tid, self._nodes
+        rec.stack_length = half.stack_length
+        rec.stack = rec.start + rec.length if half.stack_length else NULL
         rec.second, rec.elapsed = second, second.time - half.time
         way.arrived += 1
         if way.residual_filter < 0 or _meets(self._nodes, way.residual_filter, &rec) == YES:
@@ -227,7 +239,7 @@ cdef class Joining(Recording):
                 raise MemoryError
             self._heap = <uint32_t*>more
             memset(&self._queues[self._nqueues], 0, sizeof(Queue))
-            self._queues[self._nqueues].cpu = cpu
+            self._queues[self._nqueues].cpu, self._queues[self._nqueues].owners = cpu, AS_RECORD
             self._queue_of[cpu] = self._nqueues
             self._nqueues += 1
         self._queue_at = self._queue_of[cpu]
@@ -304,6 +316,8 @@ cdef class Joining(Recording):
             way.residual_filter, way.first, way.tables = -1, len(tables), len(recipe.groups)
             way.filtered = recipe.residual_filter is not None
             self._kinds[<uint32_t>number].part.role, self._kinds[<uint32_t>number].part.slot = SINGLE, at
+            if recipe.by_stack:
+                self._kinds[<uint32_t>number].part.stacks = _stacks_of(self._shapes[number].layout)
             self._way_ids.append(self._layout_ids[number])
             self._add_tables(nodes, tables, recipe, self._shapes[number])
             at += 1
@@ -324,6 +338,8 @@ cdef class Joining(Recording):
                     number = self._numbers[layout.layout_id]
                     part = &self._kinds[number].part
                     part.role, part.slot, part.way = (END if layout is join.end else BEGIN), slot, way
+                    if part.role == BEGIN and wanted.recipe.by_stack:
+                        part.stacks = _stacks_of(layout)
                     part.thread_key = join.key.index("tid") if "tid" in join.key and not own else -1
                     self._make_keys(part, join, self._shapes[number])
         for layout_id, event in joins.threads.items():
@@ -405,6 +421,24 @@ cdef class Joining(Recording):
         self._rename_queued(before)
         return 0
 
+    cdef bint _queue_stack(self, uint8_t of, const uint8_t* start, uint32_t length) noexcept nogil:
+        """Give a stack to the half that waits for it; False if there is no memory.
+
+        A stack ends at its first number that is no address: ULONG_MAX in the kernel's
+        (kernel/trace/trace_output.c: trace_stack_print), 0 in a program's (trace_user_stack_print).
+        """
+        cdef uint64_t end = 0 if of == OF_PROGRAM else <uint64_t>0 - 1
+        cdef uint32_t first = min(length, self._user_offset if of == OF_PROGRAM else self._stack_offset)
+        cdef uint32_t at = first
+        cdef int32_t tid
+        memcpy(&tid, start + 4, 4)
+        while at + 8 <= length and _u64(start + at) != end:
+            at += 8
+        return _add_stack(
+            &self._queues[self._queue_at], of, tid,
+            _u32(start + self._user_process) if of == OF_PROGRAM else 0, start + first, at - first,
+        )
+
     cdef uint64_t _queued_halves(self) noexcept:
         """Return how many halves are queued, without the events about threads."""
         cdef uint64_t number = 0
@@ -416,7 +450,7 @@ cdef class Joining(Recording):
             while at < self._queues[i].tail:
                 one = <const Queued*>(self._queues[i].bytes + at)
                 number += one.kind == REMOVED_HALF or (one.kind >= 0 and self._kinds[one.kind].part.role < STARTED)
-                at += _queued_size(one.length)
+                at += _queued_size(one)
         return number
 
     cdef int _rename_queued(self, Joining before) except -1:
@@ -441,5 +475,5 @@ cdef class Joining(Recording):
                 one = <Queued*>(self._queues[i].bytes + at)
                 if one.kind >= 0:
                     one.kind = numbers[one.kind]
-                at += _queued_size(one.length)
+                at += _queued_size(one)
         return 0

@@ -21,14 +21,15 @@ cdef struct Slot:  # what a join knows, which outlives its parser
     uint64_t matched
     uint64_t[DISTANCES] votes
 
-cdef struct OpenHalf:  # the bytes of its record follow
+cdef struct OpenHalf:  # the bytes of its record follow, and those of its stack
     OpenHalf* outer
     uint64_t place
     uint64_t time
     int32_t tid
     int32_t cpu
     int32_t way
-    uint32_t length
+    uint32_t length  # of both
+    uint32_t stack_length
 
 cdef struct OpenList:  # the bytes of its key follow
     OpenList* chained  # the next one in its bucket

@@ -83,11 +83,14 @@ cdef void _trim(Open* open) noexcept nogil:
 
 
 cdef OpenHalf* _add_half(Open* open, OpenList* one, uint32_t length) noexcept nogil:
-    """Add a half as the innermost one of a list, to be filled in; NULL if there is no memory."""
+    """Add a half as the innermost one of a list, to be filled in; NULL if there is no memory.
+
+    ``length`` is that of its record and its stack.
+    """
     cdef OpenHalf* half = <OpenHalf*>malloc(sizeof(OpenHalf) + length)
     if half == NULL:
         return NULL
-    half.outer, half.length = one.innermost, length
+    half.outer, half.length, half.stack_length = one.innermost, length, 0
     one.innermost = half
     open.number += 1
     open.bytes += length
@@ -108,7 +111,7 @@ cdef bint _put(
         one = _new_list(open, slot, key, length, hash, rec.tid, thread_at)
         if one == NULL:
             return False
-    half = _add_half(open, one, rec.length)
+    half = _add_half(open, one, rec.length + rec.stack_length)
     if half == NULL:
         if one.innermost == NULL:
             _remove_list(open, one)
@@ -116,6 +119,9 @@ cdef bint _put(
     one.handed_on = True
     half.place, half.time, half.tid, half.cpu, half.way = place, rec.time, rec.tid, rec.cpu, way
     memcpy(_half_bytes(half), rec.start, rec.length)
+    if rec.stack_length:
+        half.stack_length = rec.stack_length
+        memcpy(_half_bytes(half) + rec.length, rec.stack, rec.stack_length)
     if open.number > open.most or open.bytes > MOST_OPEN_BYTES:
         _trim(open)
     return True

@@ -28,8 +28,9 @@ from kprobe_exporter.model.values import LOWEST_ADDRESS as _LOWEST_ADDRESS, MAX_
 from kprobe_exporter.model.record_layout import StackLayouts
 from kprobe_exporter.model.values import PROCESS, STACK_POINTER, Batch
 from kprobe_exporter.model.condition import is_unsigned
-from kprobe_exporter.model.aggregation import Refused, Tally
+from kprobe_exporter.model.aggregation import RECORDED_STACK, STACKS, Refused, Tally
 from kprobe_exporter.model.joins import DISTANCE, Joins
+from kprobe_exporter.model.stacks import StackTally, Weight
 from kprobe_exporter.source.pages import frame, loss, close_gaps
 from kprobe_exporter.source.values import program_name, reader
 
@@ -98,12 +99,9 @@ cdef class PageParser(Joining):
     cdef Between[MOST_PAGES] _losses
     cdef uint32_t _nlosses
     cdef uint32_t _commit, _commit_size, _data, _page, _low
-    cdef int32_t _stack_id, _user_id
-    cdef uint32_t _stack_offset, _user_offset, _user_process
-    cdef bint _follows  # whether the last event is one whose program's stack is wanted
+    cdef uint8_t _followed_as  # who gets a program's next stack, as in a queue
     cdef readonly uint64_t time
     cdef object _stacked, _followed, _lasts, _tests
-    cdef dict _frames
 
     def __cinit__(
         self, geometry, shapes, names, stacks=StackLayouts(), tgid=False, recipes=None, filters=None, joins=None, most_open=None
@@ -121,7 +119,7 @@ cdef class PageParser(Joining):
         self._names, self._wants_tgid = names, tgid
         self._readers = [[reader(field, names) for field in shape.fields] for shape in self._shapes]
         self._batch, self._stacked, self._followed = Batch(), {}, {}
-        self._frames = {}  # of the stacks since the last ``take``, by their bytes: events often have the same
+        self._frames = {}
         self._lasts, self._gaps = {}, set()
         self._resolvers, self._owners = [], []
         recipes, filters, queued = recipes or {}, filters or {}, {}
@@ -141,7 +139,7 @@ cdef class PageParser(Joining):
             self._kinds[number].next = self._by_id[<uint32_t>shape.id]
             self._by_id[<uint32_t>shape.id] = number
             self._kinds[number].residual_filter = -1
-            self._kinds[number].user_stack = shape.layout.user_stack
+            self._kinds[number].stacks = _stacks_of(shape.layout)
             self._make_places(&self._kinds[number], shape)
             only = filters.get(shape.layout.layout_id)
             if only is not None and only.condition is not None:
@@ -154,7 +152,7 @@ cdef class PageParser(Joining):
             if recipe.residual_filter is not None:
                 self._kinds[number].residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
             self._make_chooser(nodes, recipe, shape, &self._kinds[number].chooser)
-            if recipe.by_cgroup:
+            if recipe.by_cgroup or recipe.by_stack:
                 queued[number] = recipe
                 continue
             self._kinds[number].tallied = True
@@ -168,7 +166,8 @@ cdef class PageParser(Joining):
         self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
         keys = max([len(group.keys) for group, *_ in tables], default=1)
         keys = max(keys, max([len(one.join.key) for one in joins.recipes.values()], default=0))
-        # Two more than the keys: the epochs of threads, and the code of an exponential bucket.
+        # Two more than the keys: the epochs of threads, and the code of an exponential bucket. A stack is the
+        # only key of its table, and two pages long at most.
         self._scratch = <uint8_t*>malloc(<size_t>(keys + 2) * (self._page + 16))
         if self._nodes == NULL or self._tables == NULL or self._scratch == NULL:
             raise MemoryError
@@ -295,10 +294,12 @@ cdef class PageParser(Joining):
         """Prepare for pages of this CPU."""
         self._last = self._lasts.get(cpu, 0)
         self._gap = cpu in self._gaps
-        self._follows = cpu in self._followed
+        self._followed_as = AS_RECORD if cpu in self._followed else 0
         self._nlosses = 0
         if self._open != NULL:
             self._find_queue(cpu)
+            self._followed_as |= self._queues[self._queue_at].followed
+            self._queues[self._queue_at].turns += 1
         return 0
 
     cdef bint _many(self) noexcept nogil:
@@ -333,7 +334,9 @@ cdef class PageParser(Joining):
         if commit & MISSED:
             if not self._push(NULL, 0, LOST, 0):
                 return NO_MEMORY
-            self._gap, self._follows = True, False
+            self._gap, self._followed_as = True, 0
+            if self._open != NULL:
+                self._queues[self._queue_at].wanted = 0
             if commit & COUNTED and end + self._commit_size <= length:
                 self._lost += _u64(page + end) if self._commit_size == 8 else _u32(page + end)
         while at < end:
@@ -390,31 +393,42 @@ cdef class PageParser(Joining):
         cdef uint32_t i
         cdef Rec rec
         cdef Kind* kind
-        cdef bint followed = self._follows, follows = False
+        cdef uint8_t followed = self._followed_as, follows = 0, owners = 0
         if length < 8:
             return DAMAGED
         memcpy(&number, start, 2)
         at = self._by_id[number] if number < self._ids else -1
         if at < 0 and number == self._stack_id:
-            return WALKED if self._push(start, length, STACK, time) else NO_MEMORY
-        self._follows = False
+            owners = AS_RECORD if self._open == NULL else self._queues[self._queue_at].owners
+            if owners & QUEUED and not self._queue_stack(OF_KERNEL, start, length):
+                return NO_MEMORY
+            if owners & AS_RECORD and not self._push(start, length, STACK, time):
+                return NO_MEMORY
+            return WALKED
+        self._followed_as = 0
         if at < 0:
             if number != self._user_id:
                 self._unparsed += 1
             elif followed:
                 if length < self._user_process + 4:
                     return DAMAGED
-                if not self._push(start, length, USER_STACK, time):
+                if followed & QUEUED and not self._queue_stack(OF_PROGRAM, start, length):
+                    return NO_MEMORY
+                if followed & AS_RECORD and not self._push(start, length, USER_STACK, time):
                     return NO_MEMORY
             return WALKED
         rec.start, rec.length, rec.time, rec.cpu, rec.nodes = start, length, time, cpu, self._nodes
-        rec.second, rec.elapsed = NULL, 0
+        rec.second, rec.elapsed, rec.stack, rec.stack_length = NULL, 0, NULL, 0
         memcpy(&rec.tid, start + 4, 4)
         while at >= 0:
             kind = &self._kinds[at]
             if length < kind.size:
                 return DAMAGED
             if kind.part.role:
+                if kind.part.stacks:  # they come also if it does not pass
+                    owners |= QUEUED if kind.part.stacks & OF_KERNEL else 0
+                    follows |= QUEUED if kind.part.stacks & OF_PROGRAM else 0
+                    self._queues[self._queue_at].wanted = 0
                 if kind.residual_filter >= 0 and _meets(self._nodes, kind.residual_filter, &rec) != YES:
                     if kind.part.role == BEGIN:  # it is a hit too
                         self._open.slots[kind.part.slot].begun += 1
@@ -435,7 +449,9 @@ cdef class PageParser(Joining):
                     kind.passed += 1
                 if not self._push(start, length, at, time):
                     return NO_MEMORY
-                follows |= kind.user_stack
+                if kind.stacks:
+                    owners |= AS_RECORD if kind.stacks & OF_KERNEL else 0
+                    follows |= AS_RECORD if kind.stacks & OF_PROGRAM else 0
             else:
                 kind.arrived += 1
                 if kind.residual_filter < 0 or _meets(self._nodes, kind.residual_filter, &rec) == YES:
@@ -446,7 +462,11 @@ cdef class PageParser(Joining):
                     if kind.chooser.chooses and not self._push_chosen(kind, &rec, at):
                         return NO_MEMORY
             at = kind.next
-        self._follows = follows
+        self._followed_as = follows
+        if owners and self._open != NULL:
+            self._queues[self._queue_at].owners = owners
+            if not owners & QUEUED:
+                self._queues[self._queue_at].wanted = 0  # the next stack is another event's
         return WALKED
 
     cdef bint _push_chosen(self, const Kind* kind, const Rec* rec, int32_t at) noexcept nogil:
@@ -491,7 +511,7 @@ cdef class PageParser(Joining):
             elif one.kind == USER_STACK:
                 self._user_stack(one, cpu)
             else:
-                if self._kinds[one.kind].user_stack and one.start != begun:
+                if self._kinds[one.kind].stacks & OF_PROGRAM and one.start != begun:
                     self._followed.pop(cpu, None)
                     begun = one.start
                 record = self._record(one, cpu)
@@ -502,13 +522,15 @@ cdef class PageParser(Joining):
                         continue
                     self._kinds[one.kind].passed += 1
                 records.append(record)
-                if self._shapes[one.kind].layout.stack:
+                if self._kinds[one.kind].stacks & OF_KERNEL:
                     self._expect(self._stacked, record, one.start == before)
                     before = one.start
-                if self._kinds[one.kind].user_stack:
+                if self._kinds[one.kind].stacks & OF_PROGRAM:
                     self._expect(self._followed, record, cpu in self._followed)
-        if not self._follows:
+        if not self._followed_as & AS_RECORD:
             self._followed.pop(cpu, None)
+        if self._open != NULL:
+            self._queues[self._queue_at].followed = self._followed_as & QUEUED
         return 0
 
     cdef object _expect(self, waiting, record, bint same):
@@ -550,17 +572,14 @@ cdef class PageParser(Joining):
             return
         if at > one.length:
             at = one.length
-        raw = PyBytes_FromStringAndSize(<const char*>one.start + at, one.length - at)
-        frames = self._frames.get(raw)
-        if frames is None:
-            found = []
-            while at + 8 <= one.length:
-                address = _u64(one.start + at)
-                if address == <uint64_t>0 - 1:
-                    break
-                found.append(frame(self._names, address))
-                at += 8
-            frames = self._frames[raw] = tuple(found)
+        found = []
+        while at + 8 <= one.length:
+            address = _u64(one.start + at)
+            if address == <uint64_t>0 - 1:
+                break
+            found.append(self._frame(address))
+            at += 8
+        frames = tuple(found)
         self._batch.stacks += [(record, frames) for record in owners]
 
     cdef int _make_places(self, Kind* kind, shape) except -1:

@@ -1,18 +1,36 @@
 """What was read and waits for earlier events of other CPUs: a queue for each CPU, merged by time.
 
-These are the halves of calls and pairs, single records by cgroup, and events about threads.
+These are the halves of calls and pairs, single records by cgroup or by their stack, and events about threads.
+
+A stack comes after its event, from the same CPU and thread, and is kept behind the event's bytes: the
+process's id, the length of the program's stack, that stack, and the kernel's. An event for which no stack has
+come yet may still get one from the next pages of its CPU, and holds back what is later.
 """
 
 cdef enum:  # instead of a kind, where the layout was removed meanwhile
     REMOVED_HALF = -1
     REMOVED = -2
 
-cdef struct Queued:  # the bytes of its record follow, up to a multiple of 8
+cdef enum:  # which stacks an event waits for
+    OF_KERNEL = 1
+    OF_PROGRAM = 2
+
+cdef enum:  # how an event is kept that waits for its stacks
+    AS_RECORD = 1
+    QUEUED = 2
+
+cdef enum:
+    STACK_HEAD = 8  # bytes before the addresses of a stack that is kept
+    PATIENCE = 2  # times that a CPU is read after an event, until its stack is given up
+
+cdef struct Queued:  # the bytes of its record follow, and those of its stack, each up to a multiple of 8
     uint64_t time
     uint64_t number  # of its arrival: at equal times, what was read first comes first
     int32_t kind
     int32_t tid
     uint32_t length
+    uint32_t stack_length
+    bint complete  # whether its stack has come
 
 cdef struct Queue:
     int32_t cpu
@@ -20,9 +38,19 @@ cdef struct Queue:
     size_t room
     size_t head
     size_t tail
+    uint8_t wanted  # which stacks the latest event that has one waits for; 0 if it has all
+    uint8_t owners  # who gets the kernel's next stack: the last event that has one was kept as what
+    uint8_t followed  # who gets a program's next stack: the last event was kept as what
+    uint32_t turns  # how often the CPU was read since
+    size_t waiting  # where that event is
 
 cdef size_t KEPT_ROOM = 1 << 16
 """Bytes that an empty queue keeps."""
+
+
+cdef inline uint8_t _stacks_of(layout):
+    """Return which stacks come after the events of a layout."""
+    return (OF_KERNEL if layout.stack else 0) | (OF_PROGRAM if layout.user_stack else 0)
 
 
 cdef inline Queued* _head(const Queue* queue) noexcept nogil:
@@ -34,38 +62,105 @@ cdef inline size_t _padded(size_t length) noexcept nogil:
     return (length + 7) & ~<size_t>7
 
 
-cdef inline size_t _queued_size(uint32_t length) noexcept nogil:
-    return sizeof(Queued) + _padded(length)
+cdef inline size_t _queued_size(const Queued* one) noexcept nogil:
+    return sizeof(Queued) + _padded(one.length) + _padded(one.stack_length)
+
+
+cdef inline uint8_t* _stack_bytes(Queued* one) noexcept nogil:
+    return <uint8_t*>one + sizeof(Queued) + _padded(one.length)
+
+
+cdef bint _make_room(Queue* queue, size_t size) noexcept nogil:
+    """Make room for so many bytes behind the last half; False if there is no memory."""
+    cdef size_t room
+    cdef uint8_t* bytes
+    if queue.tail + size <= queue.room:
+        return True
+    if queue.head >= queue.room // 2 and queue.head >= size:
+        memmove(queue.bytes, queue.bytes + queue.head, queue.tail - queue.head)
+        queue.tail -= queue.head
+        queue.waiting -= queue.head
+        queue.head = 0
+        return True
+    room = 2 * queue.room + size + 4096
+    bytes = <uint8_t*>realloc(queue.bytes, room)
+    if bytes == NULL:
+        return False
+    queue.bytes, queue.room = bytes, room
+    return True
 
 
 cdef inline bint _enqueue(
-    Queue* queue, const Rec* rec, int32_t kind, uint64_t number
+    Queue* queue, const Rec* rec, int32_t kind, uint64_t number, uint8_t wanted
 ) noexcept nogil:
-    """Append a half; False if there is no memory."""
-    cdef size_t size = _queued_size(rec.length), room
-    cdef uint8_t* bytes
+    """Append a half, which waits for these stacks; False if there is no memory."""
+    cdef size_t size = sizeof(Queued) + _padded(rec.length)
     cdef Queued* one
-    if queue.tail + size > queue.room:
-        if queue.head >= queue.room // 2 and queue.head >= size:
-            memmove(queue.bytes, queue.bytes + queue.head, queue.tail - queue.head)
-            queue.tail -= queue.head
-            queue.head = 0
-        else:
-            room = 2 * queue.room + size + 4096
-            bytes = <uint8_t*>realloc(queue.bytes, room)
-            if bytes == NULL:
-                return False
-            queue.bytes, queue.room = bytes, room
+    if queue.tail + size > queue.room and not _make_room(queue, size):
+        return False
     one = <Queued*>(queue.bytes + queue.tail)
     one.time, one.number, one.kind, one.tid, one.length = rec.time, number, kind, rec.tid, rec.length
+    one.stack_length, one.complete = 0, False
     memcpy(<uint8_t*>one + sizeof(Queued), rec.start, rec.length)
+    if wanted:
+        queue.wanted, queue.turns, queue.waiting = wanted, 0, queue.tail
     queue.tail += size
     return True
 
 
+cdef bint _extend(Queue* queue, const uint8_t* bytes, uint32_t length) noexcept nogil:
+    """Append bytes to the stack of the half that waits, in front of what follows it; False if there is no memory."""
+    cdef Queued* one
+    cdef uint8_t* end
+    cdef size_t size, grown
+    if not _make_room(queue, <size_t>length + 8):
+        return False
+    one = <Queued*>(queue.bytes + queue.waiting)
+    size = _queued_size(one)
+    grown = _padded(<size_t>one.stack_length + length) - _padded(one.stack_length)
+    end = <uint8_t*>one + size
+    memmove(end + grown, end, queue.tail - queue.waiting - size)
+    memcpy(_stack_bytes(one) + one.stack_length, bytes, length)
+    one.stack_length += length
+    queue.tail += grown
+    return True
+
+
+cdef bint _add_stack(
+    Queue* queue, uint8_t of, int32_t tid, uint32_t process, const uint8_t* bytes, uint32_t length
+) noexcept nogil:
+    """Give a stack of this sort to the half that waits for it, if any does; False if there is no memory."""
+    cdef Queued* one
+    cdef uint32_t[2] head
+    if not queue.wanted & of:
+        return True
+    one = <Queued*>(queue.bytes + queue.waiting)
+    if one.tid != tid:  # with the kernel's it is over: it would have come by now
+        queue.wanted = queue.wanted & ~OF_PROGRAM if of == OF_PROGRAM else 0
+        return True
+    if one.stack_length == 0:
+        head[0], head[1] = process, length if of == OF_PROGRAM else 0
+        if not _extend(queue, <const uint8_t*>head, STACK_HEAD):
+            return False
+    if not _extend(queue, bytes, length):
+        return False
+    queue.wanted &= ~of
+    if not queue.wanted & OF_KERNEL:
+        queue.wanted = 0
+        (<Queued*>(queue.bytes + queue.waiting)).complete = True
+    return True
+
+
+cdef inline bint _may_be_completed(const Queue* queue) noexcept nogil:
+    """Whether the first half waits for a stack that may still come."""
+    return queue.wanted != 0 and queue.waiting == queue.head and queue.turns < PATIENCE
+
+
 cdef inline void _dequeue(Queue* queue) noexcept nogil:
     """Remove the first half."""
-    queue.head += _queued_size(_head(queue).length)
+    if queue.waiting == queue.head:
+        queue.wanted = 0
+    queue.head += _queued_size(_head(queue))
     if queue.head == queue.tail:
         queue.head = queue.tail = 0
 

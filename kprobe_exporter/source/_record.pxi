@@ -1,7 +1,7 @@
 """Reads a record's values, without reading outside the record."""
 
 cdef enum:
-    UNSIGNED, SIGNED, TEXT, DYNAMIC, RELATIVE, CPU, TID, COMPUTED, ELAPSED, NOTHING, COMPLEX
+    UNSIGNED, SIGNED, TEXT, DYNAMIC, RELATIVE, CPU, TID, COMPUTED, ELAPSED, STACKED, NOTHING, COMPLEX
 
 cdef enum:
     PLAIN, WIDE, POINTER
@@ -38,6 +38,8 @@ cdef struct Rec:  # of a joined record, the first half
     const void* nodes  # of computed fields, whose offset is the number of a node
     const void* second  # the second half of a joined record, which is a Rec too
     uint64_t elapsed  # nanoseconds from the first half to the second
+    const uint8_t* stack  # as _queue.pxi keeps it; NULL if it is missing, or not wanted
+    uint32_t stack_length
 
 
 cdef inline uint32_t _u32(const uint8_t* at) noexcept nogil:
@@ -144,6 +146,9 @@ cdef inline bint _text(const Place* field, const Rec* rec, const uint8_t** at, u
     """Find a string in its record; False if the kernel could not read it, or if it leads outside."""
     cdef uint32_t place, first, size
     cdef const void* nul
+    if field.kind == STACKED:
+        at[0], length[0] = rec.stack, rec.stack_length
+        return rec.stack != NULL
     if field.second:
         rec = <const Rec*>rec.second
     if field.guarded and _is_null(field, rec):
@@ -195,6 +200,9 @@ cdef int _place(field, Place* out) except -1:
 cdef int _place_named(shape, str name, Place* out) except -1:
     """Fill in the place of a field by its name; NOTHING if the records do not have it."""
     memset(out, 0, sizeof(Place))
+    if name == RECORDED_STACK:
+        out.kind = STACKED
+        return 0
     if isinstance(shape, Halves):
         return _place_joined(shape, name, out)
     layout = shape.layout

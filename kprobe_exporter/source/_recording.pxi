@@ -12,7 +12,7 @@ cdef class Recording(Summing):
 
     cdef Kind* _kinds
     cdef uint32_t _nkinds
-    cdef object _layout_ids, _numbers, _readers, _names, _wants_tgid
+    cdef object _layout_ids, _numbers, _readers, _wants_tgid
 
     cdef object _record(self, const Pending* one, int cpu):
         """Return the record of these bytes, which have its layout's size at least."""

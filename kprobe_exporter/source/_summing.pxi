@@ -1,6 +1,18 @@
 """The part of the page parser that owns the tables, and hands out their sums."""
 
 
+cdef inline void _clear(Table* table) noexcept:
+    table.used, table.arena_used = 0, 0
+    if table.slots:
+        memset(table.index, 0, <size_t>table.slots * 4)
+
+
+cdef object _addresses(const uint8_t* at, uint32_t length):
+    """Return the addresses in so many bytes."""
+    cdef uint32_t i
+    return tuple([_u64(at + 8 * i) for i in range(length // 8)])
+
+
 cdef class Summing:
     """Holds the tables of all metrics, and the conditions and computed fields of their records."""
 
@@ -11,7 +23,8 @@ cdef class Summing:
     cdef uint64_t _seed
     cdef Epochs _epochs
     cdef uint64_t _random
-    cdef object _resolvers, _owners
+    cdef object _resolvers, _owners, _names
+    cdef dict _frames  # of the stacks since the last ``take``, by their addresses
 
     cdef int _add_tables(self, nodes, tables, recipe, shape) except -1:
         """Append the tables of a recipe, and the nodes of their conditions."""
@@ -51,6 +64,8 @@ cdef class Summing:
         cdef uint32_t i, b
         cdef Cell* cell
         layout_id, feeds, finer = self._owners[number]
+        if feeds == STACKS:
+            return self._empty_stacks(table, layout_id, batch)
         if table.negative or table.unreadable:
             batch.refused.append(Refused(layout_id, feeds, table.negative, table.unreadable))
             table.negative = table.unreadable = 0
@@ -72,8 +87,37 @@ cdef class Summing:
                 batch.by_thread.append((cell.moment, tally))
             else:
                 tallies.append(tally)
-        table.used, table.arena_used = 0, 0
-        memset(table.index, 0, <size_t>table.slots * 4)
+        _clear(table)
+
+    cdef object _empty_stacks(self, Table* table, layout_id, batch):
+        """Move the stacks of a table to the batch, and empty the table."""
+        cdef uint32_t i, length, of_program
+        cdef const uint8_t* at
+        cdef const Cell* cell
+        if table.unreadable:
+            batch.without_stack[layout_id] += table.unreadable
+        for i in range(table.used):
+            cell = &table.cells[i]
+            at = table.arena + cell.key
+            if at[0] == 0:
+                batch.without_stack[layout_id] += cell.count
+                continue
+            length, at = _u32(at + 1), at + 5
+            of_program = _u32(at + 4)
+            addresses = _addresses(at + STACK_HEAD, of_program)
+            raw = _addresses(at + STACK_HEAD + of_program, length - STACK_HEAD - of_program)
+            kernel = tuple([self._frame(address) for address in raw])
+            weight = Weight(cell.count, _int(cell.sum))
+            batch.stack_tallies.append(StackTally(layout_id, kernel, _u32(at), addresses, weight))
+        table.negative = table.unreadable = 0  # an error has no weight, and is not lost
+        _clear(table)
+
+    cdef object _frame(self, uint64_t address):
+        """Return the name of a function in a stack, which many stacks share."""
+        name = self._frames.get(address)
+        if name is None:
+            name = self._frames[address] = frame(self._names, address)
+        return name
 
     cdef object _raw_key(self, const uint8_t* at, const Table* table, resolvers):
         cdef uint32_t i, length

@@ -22,6 +22,7 @@ from tests.bench.overhead_guest import (
     KERNEL,
     NOTHING,
     ONE_TRIGGER,
+    RECORDED_STACKS,
     RETURN_EVENT,
     ROUNDS,
     RUNS,
@@ -62,6 +63,7 @@ SHOWN = {
     ONE_TRIGGER: ("of them the histogram's trigger alone", BPF_HIST),
     BPF_HIST: ("bpftrace `kretprobe: @ = hist(retval)`", BPF_HIST),
     COUNTED_STACKS: ("`stacks: {}`, counted by the kernel (hist trigger)", BPF_STACKS),
+    RECORDED_STACKS: ("an event with its stack, counted by the agent (ring buffer)", BPF_STACKS),
     BPF_STACKS: ("bpftrace `kprobe: @[kstack] = count()`", BPF_STACKS),
 }
 

@@ -35,6 +35,7 @@ RETURN = (
 TRACED = f"__do_sys_{latency_guest.SYSTEM_CALL}"
 """The same function by the one of its names that ftrace has, and so fprobes take."""
 EXIT = RETURN.replace(f"kretprobe:{FUNCTION}", f"fexit:{TRACED}")
+RECORDED = f"probes: [{{name: bench, help: Calls., attach: 'kprobe:{FUNCTION}', stack: true, aggregate: %s}}]"
 STACKS = f"probes: [{{name: bench, help: Calls., attach: 'kprobe:{FUNCTION}', stacks: {{}}, aggregate: %s}}]"
 TRIGGER = "hist:keys=return.log2:vals=return:size=128 if return > 0"
 
@@ -45,7 +46,7 @@ COUNT, BPF_COUNT = "count", "bpftrace count()"
 ENTRY_EVENT, RETURN_EVENT = "entry event", "return event"
 EXIT_EVENT = "fexit event"
 KERNEL, ONE_TRIGGER, BPF_HIST = "kernel", "one hist trigger", "bpftrace hist(retval)"
-COUNTED_STACKS, BPF_STACKS = "counted stacks", "bpftrace @[kstack]"
+COUNTED_STACKS, RECORDED_STACKS, BPF_STACKS = "counted stacks", "recorded stacks", "bpftrace @[kstack]"
 
 
 def variants(instance: Instance) -> dict[str, Callable[[], AbstractContextManager[object]]]:
@@ -62,6 +63,7 @@ def variants(instance: Instance) -> dict[str, Callable[[], AbstractContextManage
         ONE_TRIGGER: partial(retval, "events", TRIGGER),
         BPF_HIST: partial(beside, f"kretprobe:{FUNCTION} {{ @ = hist(retval); }}"),
         COUNTED_STACKS: partial(planned, instance, STACKS, "auto"),
+        RECORDED_STACKS: partial(planned, instance, RECORDED, "events"),
         BPF_STACKS: partial(beside, f"kprobe:{FUNCTION} {{ @[kstack] = count(); }}"),
     }
 

@@ -82,6 +82,8 @@ def reading(
     buffers = event_source.BufferReader(instance, chosen, deliver, buffer_kib)
     recipes = {layout.layout_id: wanted} if wanted else {}
     buffers.prepare(symbols, layouts, recipes, {}, joins, tgid=False)()
+    if layout.stack:
+        symbols.name(0)  # as the agent does: the first look reads all names
     try:
         yield buffers.pipe
     finally:

@@ -6,13 +6,17 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import join_recipe, source_recipe
+from kprobe_exporter.aggregate.program_stacks import ProgramStacks
+from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, source_recipe
+from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
+from kprobe_exporter.aggregate.stacks import StackCounts
 from kprobe_exporter.config.values import Config, Settings
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.labels.errno import name_of
@@ -21,6 +25,7 @@ from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.values import Batch
 from kprobe_exporter.probing import event_source
 from kprobe_exporter.source import pages
+from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.tracefs.instance import Instance
 from tests.bench import expression
 from tests.bench.probes import TRACEFS, Put, configured, own_instance, put, reading
@@ -34,6 +39,8 @@ VALUES = 64
 ROUNDS = 3
 EVENT_BYTES = 28
 BUFFER_KIB = 96 * 1024
+STACK_KIB = 512 * 1024
+"""A stack takes as much of the buffer as ten events."""
 SMALL_KIB = 64
 
 CONFIG = """
@@ -63,6 +70,17 @@ probes:
         labels: {cpu: cpu, errno: {field: return, decode: errno}}
 """
 """Each call is two events, and has a duration."""
+
+STACKS = """
+global: {source: SOURCE}
+probes:
+  - name: seek
+    attach: tracepoint:syscalls:sys_exit_lseek
+    fetch: {return: ret}
+    stack: true
+    stacks: {weigh: return}
+"""
+"""Each event is followed by its stack."""
 
 OF_CGROUP = "{cpu: cpu, cgroup: {field: tid, decode: cgroup}, errno:"
 """The labels of the same, and the cgroup of the thread."""
@@ -95,6 +113,8 @@ FLOOR, WALK = "the floor: raw pages, thrown away", "the walk alone: every event 
 JOINED = "calls joined, binary: two events each"
 BY_CGROUP = "pipeline, binary, by the thread's cgroup, too"
 JOINED_BY_CGROUP = "calls joined, binary, by the thread's cgroup, too"
+COUNTED_STACKS = "stacks counted, binary: an event and its stack"
+STACK_RECORDS = "stacks counted, binary, by records"
 
 Consumer = Callable[[Full], float]
 """Reads all events and tells the seconds that it took."""
@@ -127,6 +147,8 @@ def table() -> Table:
             "The pipeline is the agent's, on one thread: read, parse, count by two labels (CPU, errno), and"
             " add to a configured histogram and to that of return values.",
             "*By the thread's cgroup*: all are of one thread here; each is looked up once a round.",
+            "*Stacks counted*: in the walk, as an agent does; *by records*: an object each event and stack,"
+            " as where events are exported, too.",
             "The floor copies the pages of trace_pipe_raw and looks at nothing.",
             "Pages in memory are walked and summed into a histogram; that takes no kernel and no aggregator.",
             "awk (mawk) counts by two fields of each line, the CPU and the value, and that is all.",
@@ -173,10 +195,12 @@ def _once(cpu: int, workload: Workload, text: str, consumer: Consumer) -> float:
     config = configured(text)
     binary = config.settings.source == "binary"
     with own_instance(SMALL_KIB) as instance, put(instance, config, binary=binary) as probes:
-        instance.write(f"per_cpu/cpu{cpu}/buffer_size_kb", str(BUFFER_KIB))
+        records = len(probes[0].attached.parts) + probes[0].installed.layout.stack
+        size = STACK_KIB if probes[0].installed.layout.stack else BUFFER_KIB
+        instance.write(f"per_cpu/cpu{cpu}/buffer_size_kb", str(size))
         instance.write("set_event_pid", str(workload.pid))
         probes[0].attached.enable()
-        workload.burst(EVENTS // len(probes[0].attached.parts), VALUES)
+        workload.burst(EVENTS // records, VALUES)
         instance.write("tracing_on", "0")
         lines = instance.read(f"per_cpu/cpu{cpu}/stats").decode().splitlines()
         stats = dict(line.split(": ", 1) for line in lines)
@@ -216,6 +240,29 @@ def _calls(full: Full) -> float:
     numbers = aggregator.copy()
     assert pairing.open == 0, "the halves were delivered instead of joined"
     _check(2 * numbers.events["seek"] + numbers.lost.get("unpaired", 0))
+    return seconds
+
+
+def _stacks(full: Full, *, walked: bool = True) -> float:
+    """Count the stacks, in the walk or by a record each."""
+    attached, metrics = full.probe.attached, full.probe.metrics
+    counts = StackCounts("seek", "return", VALUES, SeriesLimits(1, 1))
+    recorded, aggregator = RecordedStacks(ProgramStacks(Programs)), _aggregator(full.config.settings)
+    recorded.add(attached.layout, None, counts, None)
+    aggregator.declare(metrics)
+    aggregator.attach(attached.layout)
+    made = source_recipe(attached.layout, metrics, None, counted_stacks("return")) if walked else None
+    assert made or not walked
+
+    def deliver(batch: Batch) -> None:
+        recorded.take(batch)
+        aggregator.consume(batch)
+
+    seconds = _emptied(full, made, deliver)
+    profile = counts.profile()
+    _check(2 * sum(weight.hits for weight in profile.stacks.values()))
+    assert profile.lost == 0
+    assert aggregator.copy().events["seek"] == EVENTS // 2
     return seconds
 
 
@@ -295,6 +342,8 @@ CONSUMERS: Mapping[str, tuple[str, Consumer, str]] = {
     JOINED: ("binary", _calls, CALLS),
     BY_CGROUP: ("binary", _pipeline, CONFIG.replace("{cpu: cpu, errno:", OF_CGROUP)),
     JOINED_BY_CGROUP: ("binary", _calls, CALLS.replace("{cpu: cpu, errno:", OF_CGROUP)),
+    COUNTED_STACKS: ("binary", _stacks, STACKS),
+    STACK_RECORDS: ("binary", partial(_stacks, walked=False), STACKS),
     WALK: ("binary", _walk, CONFIG),
     FLOOR: ("binary", _floor, CONFIG),
     "cat trace_pipe, then awk": ("text", _awk, CONFIG),

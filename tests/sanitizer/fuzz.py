@@ -16,9 +16,11 @@ from typing import Any
 
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.model.record_layout import Geometry
+from tests.support import stacked_pages
 from tests.support.joined_pages import ALL, JOINS, Reading, condition, record
 from tests.support.page_material import PROBES, SHAPES, STACKS, Names, back, entry
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event
+from tests.support.stacked_pages import ReadingStacks
 
 EXTREMES = (0, 1, 3, 4, 7, 8, 0x7F, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31, 1 << 30, 4080, 4081, 4096)
 MANY_PAGES = 70
@@ -67,9 +69,11 @@ def main() -> None:
     assert losses > rounds // 10
     joined = feed_joins(module, random, rounds // JOINED_SHARE)
     assert joined > rounds // JOINED_SHARE
+    stacks = feed_stacks(module, random, rounds // JOINED_SHARE)
+    assert stacks > rounds // JOINED_SHARE
     print(
         f"{rounds} pages, {records} records and tallies, {losses} losses, {damaged} times damage was seen,"
-        f" {joined} calls and pairs"
+        f" {joined} calls and pairs, {stacks} stacks"
     )
 
 
@@ -94,6 +98,20 @@ def feed_joins(module: Any, random: Random, rounds: int) -> int:
         reading.read(1 << 40, {}, last=True)
         joined += sum(reading.numbers.copy().events.values())
     return joined
+
+
+def feed_stacks(module: Any, random: Random, rounds: int) -> int:
+    """Count the stacks of damaged pages, while parsers change. Return how many were counted."""
+    counted = 0
+    for _ in range(rounds):
+        reading = ReadingStacks(module.PageParser)
+        for now, found in stacked_pages.record(random, 40, 0.1):
+            reading.read(now, {cpu: [damage(random, page) for page in some] for cpu, some in found.items()})
+            if random.random() < 0.3:
+                reading.pipe.adopt(reading.parser())
+        reading.read(1 << 40, {}, last=True)
+        counted += sum(weight.hits for stacks, _ in reading.result().values() for weight in stacks.values())
+    return counted
 
 
 def _load(path: Path) -> Any:
