@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from kprobe_exporter.tracefs.poller import read_counts
 from tests.bench import latency_guest
 from tests.bench.bpftrace import bpftrace
 from tests.bench.checks import saw_all
-from tests.bench.probes import configured, own_instance, put
+from tests.bench.probes import TRACEFS, configured, own_instance, put
 from tests.bench.rounds import in_rounds
 
 FUNCTION = latency_guest.FUNCTION
@@ -39,11 +39,13 @@ RECORDED = f"probes: [{{name: bench, help: Calls., attach: 'kprobe:{FUNCTION}', 
 STACKS = f"probes: [{{name: bench, help: Calls., attach: 'kprobe:{FUNCTION}', stacks: {{}}, aggregate: %s}}]"
 TRIGGER = "hist:keys=return.log2:vals=return:size=128 if return > 0"
 
+BARE = "kprobe_exporter_bench/bare"
+PROFILE = TRACEFS / "kprobe_profile"
 LISTED = Path("/sys/kernel/debug/kprobes/list")
 
 NOTHING = "no probe"
 COUNT, BPF_COUNT = "count", "bpftrace count()"
-ENTRY_EVENT, RETURN_EVENT = "entry event", "return event"
+ENTRY_EVENT, BARE_EVENT, RETURN_EVENT = "entry event", "bare event", "return event"
 EXIT_EVENT = "fexit event"
 KERNEL, ONE_TRIGGER, BPF_HIST = "kernel", "one hist trigger", "bpftrace hist(retval)"
 COUNTED_STACKS, RECORDED_STACKS, BPF_STACKS = "counted stacks", "recorded stacks", "bpftrace @[kstack]"
@@ -57,6 +59,7 @@ def variants(instance: Instance) -> dict[str, Callable[[], AbstractContextManage
         COUNT: partial(entry, "auto"),
         BPF_COUNT: partial(beside, f"kprobe:{FUNCTION} {{ @ = count(); }}"),
         ENTRY_EVENT: partial(entry, "events"),
+        BARE_EVENT: partial(bare, instance),
         RETURN_EVENT: partial(retval, "events"),
         EXIT_EVENT: partial(planned, instance, EXIT, "events"),
         KERNEL: partial(retval, "kernel"),
@@ -84,6 +87,25 @@ def planned(instance: Instance, text: str, aggregate: str, trigger: str | None =
         finally:
             if trigger is not None:
                 instance.write(triggers, f"!{trigger}")
+
+
+@contextmanager
+def bare(instance: Instance) -> Iterator[None]:
+    """The least that a kprobe's event is: no field, no filter, no trigger, and written by hand."""
+    definitions = TRACEFS / "kprobe_events"
+    with definitions.open("a") as file:
+        file.write(f"p:{BARE} {FUNCTION}\n")
+    try:
+        instance.write(f"events/{BARE}/enable", "1")
+        yield
+        instance.write(f"events/{BARE}/enable", "0")
+        hits = {name: hits for name, hits, _ in map(str.split, PROFILE.read_text().splitlines())}
+        saw_all(int(hits[BARE.rpartition("/")[2]]), RUNS * CALLS)
+    finally:
+        with suppress(OSError):
+            instance.write(f"events/{BARE}/enable", "0")
+        with definitions.open("a") as file:
+            file.write(f"-:{BARE}\n")
 
 
 def absent(instance: Instance) -> dict[str, str]:
