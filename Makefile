@@ -13,8 +13,10 @@ arm-packages := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-system-arm
 suite-packages := $(vm-packages) bpftrace curl dwarves libseccomp2 php8.2-cli postgresql-15 systemd util-linux
 # Programs that build the container image, and run it.
 image-packages := buildah catatonit podman runc
-# Programs that make what is released, and a bare Debian to install it in.
-release-packages := $(image-packages) iproute2 lintian mmdebstrap python3-dev python3-venv rpm rpmlint systemd util-linux
+# Programs that make a bare Debian, to install the agent in.
+root-packages := iproute2 mmdebstrap python3-dev python3-venv systemd util-linux
+# Programs that make what is released, and judge it.
+release-packages := $(image-packages) $(root-packages) lintian rpm rpmlint
 # The command that `make demo` runs in the guest.
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
@@ -28,7 +30,7 @@ run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config
 	$(bin)/kprobe-exporter run $(ARGS)
 
 test: .venv/test.stamp ## everything: the host's suites, then the kernel suite in a VM per kernel (ARGS="--suite deploy")
-	@scripts/debian-packages $(suite-packages) $(arm-packages) $(image-packages) chromium chromium-driver openssl
+	@scripts/debian-packages $(suite-packages) $(arm-packages) $(image-packages) $(root-packages) chromium chromium-driver openssl
 	@command -v npm >/dev/null || scripts/debian-packages npm
 	@$(bin)/python -m tests.vm test $(ARGS)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from release import deb, payload, rpm
@@ -23,24 +23,25 @@ PLACES = (
 SCRAPE = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:10435/metrics').read().decode())"
 
 
-@dataclass(frozen=True)
 class Packages:
-    """The packages for one processor."""
+    """The packages for one processor, of the same files, each built when it is first asked for."""
 
-    deb: Path
-    rpm: Path
+    def __init__(self, files: Payload, into: Path) -> None:
+        self._files, self._into = files, into
+
+    @cached_property
+    def deb(self) -> Path:
+        return deb.build(self._files, self._into)
+
+    @cached_property
+    def rpm(self) -> Path:
+        return rpm.build(self._files, self._into)
 
 
 def staged(target: Target, built: Sequence[Path]) -> AbstractContextManager[Payload]:
     """The files of a processor's packages, with the agent from one of these wheels."""
     [wheel] = [file for file in built if file.name.endswith(f"{target.platform}.whl")]
     return payload.staged(target, wheel, ["3.11", "3.13"])
-
-
-def build(target: Target, built: Sequence[Path], into: Path) -> Packages:
-    """Build both packages for a processor from the same files."""
-    with staged(target, built) as files:
-        return Packages(deb.build(files, into), rpm.build(files, into))
 
 
 def instance(name: str) -> Path:

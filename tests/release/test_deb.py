@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,8 +37,8 @@ for one in distributions():
 
 
 @pytest.fixture(scope="module")
-def package(packages: Mapping[Target, Packages]) -> Path:
-    return packages[AMD64].deb
+def package(packages: Callable[[Target], Packages]) -> Path:
+    return packages(AMD64).deb
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,9 @@ def test_the_packages_for_every_python_please_their_judges(tmp_path: Path, comma
 
 
 def test_a_package_has_the_modules_of_its_processor(
-    packages: Mapping[Target, Packages], target: Target, tmp_path: Path
+    packages: Callable[[Target], Packages], target: Target, tmp_path: Path
 ) -> None:
-    subprocess.run(["dpkg-deb", "--raw-extract", packages[target].deb, tmp_path / "tree"], check=True)
+    subprocess.run(["dpkg-deb", "--raw-extract", packages(target).deb, tmp_path / "tree"], check=True)
     assert f"\nArchitecture: {target.debian}\n" in (tmp_path / "tree/DEBIAN/control").read_text()
     machines = set()
     for module in (tmp_path / "tree" / payload.HOME).rglob("*.so*"):

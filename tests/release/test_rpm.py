@@ -6,7 +6,7 @@ provide the dependencies, hence --nodeps.
 
 import hashlib
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,6 @@ from tests.release.packages import (
     PLACES,
     SCRAPE,
     Packages,
-    build,
     instance,
     staged,
 )
@@ -49,8 +48,8 @@ OURS = {"usr/share/licenses/kprobe-exporter/LICENSE"}
 
 
 @pytest.fixture(scope="module")
-def package(packages: Mapping[Target, Packages]) -> Path:
-    return packages[AMD64].rpm
+def package(packages: Callable[[Target], Packages]) -> Path:
+    return packages(AMD64).rpm
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +95,10 @@ def modules(root: Root, pattern: str) -> list[Path]:
 
 
 def test_its_files_are_those_of_the_debian_package(
-    packages: Mapping[Target, Packages], target: Target, tmp_path: Path
+    packages: Callable[[Target], Packages], target: Target, tmp_path: Path
 ) -> None:
     """With the same content and modes, and all of root; the rest is named here."""
-    subprocess.run(["dpkg-deb", "--extract", packages[target].deb, tmp_path / "tree"], check=True)
+    subprocess.run(["dpkg-deb", "--extract", packages(target).deb, tmp_path / "tree"], check=True)
     expected = {}
     for path in (tmp_path / "tree").rglob("*"):
         name, mode = path.relative_to(tmp_path / "tree").as_posix(), f"{path.lstat().st_mode:o}"
@@ -111,7 +110,7 @@ def test_its_files_are_those_of_the_debian_package(
         "[%{FILENAMES}\t%{FILEMODES:octal}\t%{FILEDIGESTS}%{FILELINKTOS}\t%{FILEUSERNAME}:%{FILEGROUPNAME}\n]"
     )
     found = {}
-    for line in query(packages[target].rpm, form):
+    for line in query(packages(target).rpm, form):
         name, mode, content, owner = line.removeprefix("/").split("\t")
         assert owner == "root:root", name
         assert mode in ("100644", "100755", "120777", "40755"), name
@@ -121,7 +120,7 @@ def test_its_files_are_those_of_the_debian_package(
     assert {name: found[name] for name in found.keys() - OURS} == {
         name: expected[name] for name in expected.keys() - DEBIANS
     }
-    assert query(packages[target].rpm, "%{ARCH} %{VERSION}-%{RELEASE}") == [
+    assert query(packages(target).rpm, "%{ARCH} %{VERSION}-%{RELEASE}") == [
         f"{target.machine} {__version__}-1"
     ]
 
@@ -140,12 +139,14 @@ def test_it_requires_a_python_that_it_has_modules_for(package: Path) -> None:
 
 
 def test_another_build_gives_the_same_bytes(
-    packages: Mapping[Target, Packages], built: list[Path], tmp_path: Path
+    packages: Callable[[Target], Packages], built: list[Path], tmp_path: Path
 ) -> None:
     """Both packages, later and into another directory."""
-    again, first = build(AMD64, built, tmp_path), packages[AMD64]
-    assert again.deb.read_bytes() == first.deb.read_bytes()
-    assert again.rpm.read_bytes() == first.rpm.read_bytes()
+    first = packages(AMD64)
+    before = first.deb.read_bytes(), first.rpm.read_bytes()
+    with staged(AMD64, built) as files:
+        again = Packages(files, tmp_path)
+        assert (again.deb.read_bytes(), again.rpm.read_bytes()) == before
 
 
 def test_it_works_where_no_systemd_runs(package: Path, tmp_path: Path) -> None:

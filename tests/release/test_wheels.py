@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,11 +87,11 @@ def test_a_wheel_without_a_compiled_module_is_refused(
 @pytest.mark.parametrize(("suite", "python"), DEBIANS.items(), ids=list(DEBIANS))
 @reads(command="pip install")
 def test_it_installs_offline_and_works(
-    built: list[Path], tmp_path: Path, suite: str, python: str, command: str
+    built_for: Callable[[Target], list[Path]], tmp_path: Path, suite: str, python: str, command: str
 ) -> None:
     """The root has no compiler and no network: pip has the wheels alone."""
     root = debian_root.fresh(suite, PACKAGES, tmp_path)
-    root.copy(built, "/root/dist")
+    root.copy(built_for(AMD64), "/root/dist")
     root.copy([*dependencies.wheels(python, AMD64).iterdir()], "/root/wheels")
     root.run("python3", "-m", "venv", "/agent")
     offline = "cd /root && PATH=/agent/bin:$PATH PIP_NO_INDEX=1 PIP_FIND_LINKS=/root/wheels"

@@ -48,6 +48,13 @@ HOST_SUITES = {
     ),
     "whole": ("tests/whole",),
     "deploy": ("tests/deploy",),
+    "package": (
+        "tests/release/test_wheels.py::test_it_installs_offline_and_works[bookworm]",
+        "tests/release/test_deb.py::test_it_installs_offline_and_works",
+        "tests/release/test_deb.py::test_an_upgrade_keeps_the_configuration_and_restarts",
+        "tests/release/test_deb.py::test_a_removal_leaves_the_kernel_clean_and_keeps_the_configuration",
+        "tests/release/test_deb.py::test_a_purge_leaves_the_disk_clean",
+    ),
     "host-kernel": ("tests/kernel", "--events=1000000"),
 }
 IN_A_VM = "tests/deploy/test_image.py::test_on_a_kernel_with_kprobes"
