@@ -25,11 +25,13 @@ METRIC = (
 )
 """For each of the offsets ten buckets, +Inf, sum and count: a thousand samples."""
 
-TIMED_PACES = (10_000, 100_000)
+TIMED_PACES = (10_000, 100_000, None)
 TIMED_METRIC = (
     "{histogram: seek_seconds, help: Durations., value: duration, labels: {cpu: cpu}, "
     "buckets: [1.0e-6, 4.0e-6, 16.0e-6, 64.0e-6, 256.0e-6, 1.0e-3, 4.0e-3, 16.0e-3]}"
 )
+
+TIMED_BY_CGROUP = TIMED_METRIC.replace("{cpu: cpu}", "{cpu: cpu, cgroup: {field: tid, decode: cgroup}}")
 
 CPU_GOAL = 2.0
 RESIDENT_GOAL = 60.0
@@ -82,8 +84,10 @@ def table() -> Table:
     say(f"memory over {MANY:,} events")
     few, many = flat(SOURCES[0])
     rows += [few.row(f"after {FEW:,}"), many.row(f"after {MANY:,}")]
-    calls = timed(SOURCES[0])
-    rows += [each.row(f"{rate:,} calls/s, with their duration") for rate, each in calls.items()]
+    calls = timed(SOURCES[0], TIMED_METRIC, TIMED_PACES)
+    rows += [each.row(f"{_paced(rate)}, with their duration") for rate, each in calls.items()]
+    by_cgroup = timed(SOURCES[0], TIMED_BY_CGROUP, TIMED_PACES[1:])
+    rows += [each.row(f"{_paced(rate)}, by the thread's cgroup, too") for rate, each in by_cgroup.items()]
     notes += [
         f"Over {MANY // 10**6} million events the memory changes by {many.resident - few.resident:+.1f} MB,"
         f" and {many.missing:,} of them are missing.",
@@ -144,23 +148,28 @@ def flat(source: str) -> tuple[Measured, Measured]:
     return few, many
 
 
-def timed(source: str) -> dict[int, Measured]:
+def timed(source: str, metric: str, paces: Sequence[int | None]) -> dict[int | None, Measured]:
     """Calls with their duration: two events each, joined by the agent, by how many there are a second."""
     with (
         workloads() as [workload],
-        agent(config([workload.tid], TIMED_METRIC, TIMED, source=source)) as running,
+        agent(config([workload.tid], metric, TIMED, source=source)) as running,
     ):
         measured = {}
-        for rate in TIMED_PACES:
-            say(f"{source}, {rate:,} calls/s, with their duration")
+        for rate in paces:
+            say(f"{source}, {_paced(rate)}, {'by cgroup' if metric is TIMED_BY_CGROUP else 'in all'}")
             measured[rate] = quietly(running, workload, source, rate)
         return measured
 
 
-def without_duration(calls: Mapping[int, Measured]) -> str:
+def _paced(rate: int | None) -> str:
+    return "as many calls as one process makes" if rate is None else f"{rate:,} calls/s"
+
+
+def without_duration(calls: Mapping[int | None, Measured]) -> str:
     """What is to be said of the rows of calls."""
     shares = (
-        f"{each.missing:,} of {each.made:,} at {rate:,} calls/s" for rate, each in sorted(calls.items())
+        f"{each.missing:,} of {each.made:,} at {round(each.made / each.seconds):,} calls/s"
+        for each in calls.values()
     )
     return (
         "*with their duration*: `syscall:lseek` instead, two events a call that the agent joins, and a"
