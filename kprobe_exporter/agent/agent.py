@@ -39,8 +39,8 @@ from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model.snapshot import Snapshot, summary
 from kprobe_exporter.model.stacks import Profile
-from kprobe_exporter.model.values import Snapshot, summary
 from kprobe_exporter.plan import ProbePlan, Sample, recorded
 from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.probing.event_source import PAGE_PARSER, set_up

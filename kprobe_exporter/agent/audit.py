@@ -7,7 +7,7 @@ from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Arrivals, Ledger
 from kprobe_exporter.aggregate.self_metrics import PREFIX
-from kprobe_exporter.model.values import Family
+from kprobe_exporter.model.snapshot import Family
 from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event, is_sampled
 
 log = logging.getLogger(__name__)

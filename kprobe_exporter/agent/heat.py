@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from kprobe_exporter.model.values import HeatMap, Spread
+from kprobe_exporter.model.snapshot import HeatMap, Spread
 
 STEP, STEPS = 15.0, 60
 """A column is STEP seconds, and there are STEPS of them: 15 minutes."""

@@ -12,7 +12,7 @@ from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.config.values import Config, Probe, Settings
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import decoders
-from kprobe_exporter.model.values import ProbeSpec
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import ProbePlan, narrowed, plan_probe, wants_symbols
 from kprobe_exporter.probing.attach import settle
 from kprobe_exporter.probing.container_files import ContainerFiles

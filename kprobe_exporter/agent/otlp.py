@@ -24,7 +24,8 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import RecordChoice
-from kprobe_exporter.model.values import LAYOUT_ID, TIME, Batch, Emission, Exemplar, Family, Record, Snapshot
+from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Emission, Record
+from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.probing.attach import Attached
 

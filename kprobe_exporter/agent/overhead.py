@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kprobe_exporter.model.values import Family, ProbeSpec
+from kprobe_exporter.model.snapshot import Family
+from kprobe_exporter.model.specs import ProbeSpec
 
 TRACEPOINT = 60e-9
 UPROBE = 3.0e-6

@@ -24,7 +24,8 @@ from kprobe_exporter.aggregate.stacks import StackCounts
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import JoinRecipe, Joins
-from kprobe_exporter.model.values import Batch, Join, Layout, ProbeSpec
+from kprobe_exporter.model.records import Batch, Join, Layout
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import fields_used, recorded, wants_tgid
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import BufferReader, EventSource

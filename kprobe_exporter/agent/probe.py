@@ -6,7 +6,8 @@ from typing import Literal, TypeAlias
 
 from kprobe_exporter.agent.overhead import cost
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.model.values import HeatMap, ProbeSpec, ProbeStatus, ShownState
+from kprobe_exporter.model.snapshot import HeatMap, ProbeStatus, ShownState
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import ProbePlan, Sample
 from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event, is_sampled
 

@@ -17,7 +17,9 @@ from kprobe_exporter.agent.stacks import ProbeStacks
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.model.values import Batch, KernelCounts, Loss, ProbeSpec
+from kprobe_exporter.model.records import Batch, Loss
+from kprobe_exporter.model.snapshot import KernelCounts
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.tracefs.definitions import delete

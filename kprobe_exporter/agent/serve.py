@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import KprobeExporterError, StartError
-from kprobe_exporter.model.values import Snapshot, summary
+from kprobe_exporter.model.snapshot import Snapshot, summary
 from kprobe_exporter.service.sdnotify import Systemd
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Watchdog

@@ -13,7 +13,8 @@ from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import Pods, Whereabouts
 from kprobe_exporter.model.joins import ThreadEvent
-from kprobe_exporter.model.values import OF_THREAD, TID, TIME, Layout, ProbeSpec, Record
+from kprobe_exporter.model.records import TID, TIME, Layout, Record
+from kprobe_exporter.model.specs import OF_THREAD, ProbeSpec
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.tracefs.instance import Instance

@@ -29,23 +29,10 @@ from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Refused, Tally, Where
 from kprobe_exporter.model.hist import HistTable
-from kprobe_exporter.model.values import (
-    ABSENT,
-    LAYOUT_ID,
-    TIME,
-    Batch,
-    CgroupOf,
-    Exemplar,
-    KernelCounts,
-    Layout,
-    MetricSpec,
-    ProbeMetrics,
-    Record,
-    Spread,
-    Value,
-    Words,
-    swapped,
-)
+from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Layout, Record
+from kprobe_exporter.model.snapshot import Exemplar, KernelCounts, Spread
+from kprobe_exporter.model.specs import CgroupOf, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import ABSENT, Value, Words, swapped
 
 MOST_OWNERS = 1024
 """Detached layouts whose probe is remembered: what is left of their calls is counted after they have gone."""

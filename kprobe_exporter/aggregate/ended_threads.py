@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from kprobe_exporter.aggregate.open_calls import Key, OpenCalls
-from kprobe_exporter.model.values import Join
+from kprobe_exporter.model.records import Join
 
 CLONE_VM, CLONE_VFORK = 0x100, 0x4000  # include/uapi/linux/sched.h
 

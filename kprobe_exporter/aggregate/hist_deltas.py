@@ -7,7 +7,9 @@ from kprobe_exporter.aggregate.native import code, exponential
 from kprobe_exporter.aggregate.recipes import normal_return, thresholds
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES, Refused, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
-from kprobe_exporter.model.values import LARGEST, Batch, Layout, ProbeMetrics, Value, is_error
+from kprobe_exporter.model.records import Batch, Layout
+from kprobe_exporter.model.specs import ProbeMetrics
+from kprobe_exporter.model.values import LARGEST, Value, is_error
 
 Key = tuple[int | bytes, ...]
 Row = tuple[tuple[Value, ...], int, int]

@@ -8,9 +8,18 @@ from typing import Any, TypeAlias
 from kprobe_exporter.aggregate.ended_threads import Note
 from kprobe_exporter.aggregate.open_calls import INHERITED, Key, OpenCalls, above
 from kprobe_exporter.aggregate.recipes import PLACES, tuple_getter
-from kprobe_exporter.model import values
 from kprobe_exporter.model.joins import DISTANCE
-from kprobe_exporter.model.values import CALLER, LAYOUT_ID, TID, TIME, VALUES, Join, Layout, Record
+from kprobe_exporter.model.records import (
+    CALLER,
+    LAYOUT_ID,
+    STACK_POINTER,
+    TID,
+    TIME,
+    VALUES,
+    Join,
+    Layout,
+    Record,
+)
 
 Of: TypeAlias = Callable[[Record], Any]  # returns the values of a half by which it is paired
 Make: TypeAlias = Callable[[Record, Record], Record | None]  # joins two halves; None if the pair is in doubt
@@ -124,7 +133,7 @@ class ByKey:
 def of_half(join: Join, layout: Layout) -> Of:
     """Return the function that reads from a half what it is paired by. Raises ValueError if it lacks that."""
     places = []
-    for name in (values.STACK_POINTER,) if join.by == "stack" else join.key:
+    for name in (STACK_POINTER,) if join.by == "stack" else join.key:
         own = layout.place(name)
         places.append(PLACES.get(name, -1) if own is None else own)
     if -1 in places:

@@ -11,7 +11,8 @@ from functools import lru_cache
 from math import floor, log2
 
 from kprobe_exporter.model.aggregation import Exponential, ExponentialBucket
-from kprobe_exporter.model.values import LARGEST, NativeValue, decimal
+from kprobe_exporter.model.snapshot import NativeValue
+from kprobe_exporter.model.values import LARGEST, decimal
 
 SCHEMA = 3
 """The finest: each power of two is divided into 8 buckets, of which each ends 9 % above the one before."""

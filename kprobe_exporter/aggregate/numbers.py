@@ -12,15 +12,8 @@ from kprobe_exporter.aggregate.native import NativeCell
 from kprobe_exporter.aggregate.recipes import NANOSECONDS, whole_scale
 from kprobe_exporter.aggregate.series import UNKNOWN, CellCache, Series, SeriesLimits
 from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Tally
-from kprobe_exporter.model.values import (
-    Exemplar,
-    Family,
-    HistogramValue,
-    LabelValues,
-    MetricSpec,
-    ProbeMetrics,
-    Spread,
-)
+from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, LabelValues, Spread
+from kprobe_exporter.model.specs import MetricSpec, ProbeMetrics
 
 Take = Callable[[Tally], None]
 

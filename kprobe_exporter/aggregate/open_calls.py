@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, TypeAlias
 
-from kprobe_exporter.model.values import CPU, LAYOUT_ID, TID, TIME, Join, Loss, Record
+from kprobe_exporter.model.records import CPU, LAYOUT_ID, TID, TIME, Join, Loss, Record
 
 Key: TypeAlias = tuple[Any, ...]  # the joined layout_id, then the values that both halves share
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.aggregate.matching import ByKey, ByStack, Make, joiner, of_half
 from kprobe_exporter.aggregate.open_calls import NestedCalls, OpenCalls
-from kprobe_exporter.model.values import LAYOUT_ID, Batch, Join, Layout, Record
+from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
 
 Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
 

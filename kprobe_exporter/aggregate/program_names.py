@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 from kprobe_exporter.aggregate.numbers import Take
 from kprobe_exporter.model.aggregation import Tally
-from kprobe_exporter.model.values import MetricSpec
+from kprobe_exporter.model.specs import MetricSpec
 
 UNKNOWN = b"[unknown]"
 _ADDRESS = (1 << 64) - 1

@@ -21,27 +21,19 @@ from kprobe_exporter.model.aggregation import (
 )
 from kprobe_exporter.model.condition import Computed, has_match
 from kprobe_exporter.model.joins import JoinRecipe
-from kprobe_exporter.model.values import (
+from kprobe_exporter.model.records import (
     CALLER,
     CPU,
-    LARGEST,
     LAYOUT_ID,
-    MAX_ERRNO,
-    OF_THREAD,
-    PROCESS,
-    SMALLEST,
     STACK_POINTER,
     TGID,
     TID,
     Join,
     Layout,
-    MetricSpec,
-    ProbeMetrics,
     Record,
-    ReturnType,
-    Value,
-    decimal,
 )
+from kprobe_exporter.model.specs import OF_THREAD, PROCESS, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import LARGEST, MAX_ERRNO, SMALLEST, ReturnType, Value, decimal
 
 Getter: TypeAlias = Callable[[Record], Value]
 

@@ -7,8 +7,8 @@ from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recipes import Getter, getter, passes
 from kprobe_exporter.aggregate.stacks import StackCounts
 from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
 from kprobe_exporter.model.stacks import Addresses, Stack, Weight
-from kprobe_exporter.model.values import LAYOUT_ID, Batch, Join, Layout, Record
 
 MOST_OPEN = 16_384
 """Stacks that are kept for calls and pairs that are open. Of more, the oldest go, and are lost."""

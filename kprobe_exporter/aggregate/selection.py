@@ -7,7 +7,7 @@ from kprobe_exporter.aggregate.interpret import compile_condition
 from kprobe_exporter.aggregate.numbers import Take
 from kprobe_exporter.aggregate.series import decoded
 from kprobe_exporter.model.aggregation import RawKey, Tally
-from kprobe_exporter.model.values import MetricSpec
+from kprobe_exporter.model.specs import MetricSpec
 
 MOST_KEYS = 10_000
 """Raw values of which the result is remembered."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.model.values import Family, LabelValues, ProbeStatus
+from kprobe_exporter.model.snapshot import Family, LabelValues, ProbeStatus
 
 PREFIX = "kprobe_exporter"
 """The prefix of the agent's own metrics; the namespace of the configuration does not apply to them."""

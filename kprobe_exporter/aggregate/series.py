@@ -9,7 +9,9 @@ from typing import Generic, TypeVar
 
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.aggregation import RawKey
-from kprobe_exporter.model.values import ABSENT, LabelSpec, LabelValues, Value
+from kprobe_exporter.model.snapshot import LabelValues
+from kprobe_exporter.model.specs import LabelSpec
+from kprobe_exporter.model.values import ABSENT, Value
 
 OVERFLOW = "__overflow__"
 """The value of every label in the label set that counts the events beyond the limit."""

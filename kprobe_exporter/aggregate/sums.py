@@ -12,17 +12,9 @@ from kprobe_exporter.aggregate.interpret import Evaluate, compile_condition
 from kprobe_exporter.aggregate.native import code
 from kprobe_exporter.aggregate.recipes import Getter, column, getter, passes, tuple_getter
 from kprobe_exporter.model.aggregation import Group, Recipe, Refused, Tally
-from kprobe_exporter.model.values import (
-    PROCESS,
-    TGID,
-    TID,
-    TIME,
-    VALUES,
-    CgroupOf,
-    Layout,
-    Record,
-    Value,
-)
+from kprobe_exporter.model.records import TGID, TID, TIME, VALUES, Layout, Record
+from kprobe_exporter.model.specs import PROCESS, CgroupOf
+from kprobe_exporter.model.values import Value
 
 Row = tuple[Any, ...]
 """What a group needs of a record: its keys, its value, the fields of its filter, and the time."""

@@ -23,7 +23,7 @@ from kprobe_exporter.grammar.evaluate import FLOAT, FieldType, wrong_comparison
 from kprobe_exporter.grammar.fetch import check_name
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.model.values import STACK_POINTER
+from kprobe_exporter.model.records import STACK_POINTER
 
 THREAD_KEYS = frozenset({"tid", "pid", "cpu"})
 """Fields that every event has, so that a pair may use them as its key without fetching them."""

@@ -12,7 +12,7 @@ from kprobe_exporter.grammar.formula import COMPUTED, Binary, Name, Node, Text, 
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.let import inserted
 from kprobe_exporter.grammar.lexis import closest
-from kprobe_exporter.model.values import STACK_POINTER
+from kprobe_exporter.model.records import STACK_POINTER
 
 OF_TEXT = frozenset({"map", "regexp"})
 """Decoders of texts. A field that the others decode is a number."""

@@ -11,7 +11,7 @@ from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.formula import COMPUTED, as_filter
 from kprobe_exporter.grammar.lexis import NAME
-from kprobe_exporter.model.values import OF_PROGRAM, OF_THREAD
+from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
 
 MOST_LABELS = 2
 """TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3 keys, and a histogram's value is one of them."""

@@ -17,7 +17,7 @@ from kprobe_exporter.grammar.condition import And, Comparison, Filter, Or
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import COMPUTED
 from kprobe_exporter.grammar.lexis import NAME
-from kprobe_exporter.model.values import OF_PROGRAM, OF_THREAD
+from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
 
 SHORT = frozenset({"u16", "s16", "x16"})
 

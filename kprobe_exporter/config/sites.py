@@ -26,7 +26,8 @@ from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.members import is_path
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model.values import CALLER_ADDRESS, STACK_POINTER, ReturnType
+from kprobe_exporter.model.records import CALLER_ADDRESS, STACK_POINTER
+from kprobe_exporter.model.values import ReturnType
 
 _S32 = FieldType("int", 4, signed=True)
 _S64 = FieldType("int", 8, signed=True)

@@ -11,7 +11,8 @@ from kprobe_exporter.errors import ProbeRefused, one_line
 from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import ProbeSpec, ShownState, Unsupported, summary
+from kprobe_exporter.model.snapshot import ShownState, summary
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import Alternative, JoinedSpec, Kernel, cannot_share, plan_probe
 from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.probing.event_source import choose

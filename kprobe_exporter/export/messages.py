@@ -13,7 +13,7 @@ from struct import Struct
 from typing import NamedTuple, TypeVar, cast
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, LabelValues, NativeValue
+from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, LabelValues, NativeValue
 from kprobe_exporter.util.protobuf import field, packed, signed, varint
 
 _Key = TypeVar("_Key")

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from kprobe_exporter.export.messages import Encoder
 from kprobe_exporter.export.samples import SUFFIXES, encoded
-from kprobe_exporter.model.values import Family, Snapshot
+from kprobe_exporter.model.snapshot import Family, Snapshot
 
 _generate_openmetrics: Callable[..., bytes] = openmetrics.generate_latest
 

@@ -12,7 +12,7 @@ from typing import cast
 from prometheus_client.utils import floatToGoString
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, LabelValues
+from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, LabelValues
 
 # The client library has no type annotations for this function.
 _go_string: Callable[[float], str] = floatToGoString

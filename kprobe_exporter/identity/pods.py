@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kprobe_exporter.identity.cgroups import Cgroups, names
 from kprobe_exporter.identity.containers import container
-from kprobe_exporter.model.values import TID, TIME, Record
+from kprobe_exporter.model.records import TID, TIME, Record
 
 MOST_NAMES = 20_000
 """The most names that are read from one directory; a node has some hundred pods."""

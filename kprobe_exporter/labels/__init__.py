@@ -28,7 +28,7 @@ from kprobe_exporter.labels import (
 from kprobe_exporter.labels import hex as hex_
 from kprobe_exporter.labels import map as map_
 from kprobe_exporter.labels import signal as signal_
-from kprobe_exporter.model.values import Decoder
+from kprobe_exporter.model.specs import Decoder
 
 Decoders = Mapping[str, Callable[[object], Decoder]]
 """Each makes a decoder from its options in the YAML, None without any. ValueError says what is wrong."""

@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 NUMBER = re.compile(rb"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})")
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from kprobe_exporter.identity.containers import container
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 SHORT = 12  # digits, as many as ``docker ps`` shows
 

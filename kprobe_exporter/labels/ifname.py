@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from kprobe_exporter.labels._text import number, printable, without_options
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 FRESH = 10.0  # seconds for which an answer is kept, since interfaces come, go and are renamed
 MOST_CACHED = 4096

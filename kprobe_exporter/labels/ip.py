@@ -6,7 +6,8 @@ from ipaddress import IPv6Address, ip_address
 from typing import Literal
 
 from kprobe_exporter.labels._text import NUMBER, array, unsigned
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 LONGEST = 45  # characters of an address as text: INET6_ADDRSTRLEN
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from kprobe_exporter.labels._text import unsigned
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 SYMBOL = re.compile(
     rb"([A-Za-z_.$][\w.$]{0,510})(\+0x[0-9a-f]{1,16})?(?:/0x[0-9a-f]{1,16})?(?: \[[\w ]{1,128}\])?"

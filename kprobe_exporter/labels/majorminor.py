@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 from kprobe_exporter.labels._text import printable, unsigned
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 MINOR_BITS = 20  # MINORBITS of include/linux/kdev_t.h
 

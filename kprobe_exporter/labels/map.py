@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from kprobe_exporter.labels._text import number
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 
 def decoder(options: object) -> Decoder:

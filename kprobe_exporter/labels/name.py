@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from kprobe_exporter.labels._text import number, printable
-from kprobe_exporter.model.values import Decoder, Value, enumerator
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value, enumerator
 
 ENUM = re.compile(r"(?:enum )?([A-Za-z_][A-Za-z0-9_]{0,127})")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.labels.pod import decoders
-from kprobe_exporter.model.values import Decoder
+from kprobe_exporter.model.specs import Decoder
 
 
 def decoder_with(pods: Pods, *, nested: bool = False) -> Callable[[object], Decoder]:

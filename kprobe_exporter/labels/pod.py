@@ -5,7 +5,8 @@ from collections.abc import Callable
 from kprobe_exporter.identity.containers import container
 from kprobe_exporter.identity.pods import Pod, Pods
 from kprobe_exporter.labels._text import without_options
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 OF_PODS = ("containerd", "cri-o")
 """Runtimes whose containers count as a pod's even if the path does not show the pod's cgroup."""

@@ -1,6 +1,7 @@
 """``regexp``: the text that group 1 of a pattern matches: ``decode: {regexp: '^(\\w+)'}``."""
 
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 LONGEST_PATTERN = 200
 LONGEST = 4096  # bytes of a text that are searched, at most: PATH_MAX of the kernel

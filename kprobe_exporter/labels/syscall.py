@@ -4,7 +4,8 @@ import platform
 from collections.abc import Mapping
 
 from kprobe_exporter.labels._text import number, numbered
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 _COMMON = """
     pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig

@@ -7,7 +7,8 @@ from pathlib import Path
 from stat import S_ISREG
 
 from kprobe_exporter.labels._text import printable, unsigned, without_options
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 UNSET = 2**32 - 1  # INVALID_UID of include/linux/uidgid.h, the id of no user, such as a daemon's login uid
 LOOK_PAUSE = 10.0  # seconds between two checks for changes of the file

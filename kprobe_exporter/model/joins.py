@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.values import Join, Record
+from kprobe_exporter.model.records import Join, Record
 
 DISTANCE = 8 if platform.machine() == "x86_64" else 0
 """Bytes by which a return's stack pointer is above its entry's, until returns show another distance: those of

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.model.values import Layout
+from kprobe_exporter.model.records import Layout
 
 FieldKind: TypeAlias = Literal[
     "unsigned", "signed", "char", "symbol", "text", "dynamic", "relative", "array", "texts", "comm", "program"

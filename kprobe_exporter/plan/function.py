@@ -8,15 +8,9 @@ from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.place import Symbol
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.model.values import (
-    CALLER_ADDRESS,
-    STACK_POINTER,
-    Arg,
-    ArgKind,
-    Layout,
-    ProbeSpec,
-    Unsupported,
-)
+from kprobe_exporter.model.records import CALLER_ADDRESS, STACK_POINTER, Layout
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
+from kprobe_exporter.model.values import Arg, ArgKind
 from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys, with_upper_halves
 from kprobe_exporter.plan.members import unlike, where_all_are_there
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields

@@ -10,7 +10,9 @@ from kprobe_exporter.grammar.formula import in_nanoseconds
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed
-from kprobe_exporter.model.values import STACK_POINTER, Arg, Join, Layout, Plan, ProbeSpec, Unsupported
+from kprobe_exporter.model.records import STACK_POINTER, Join, Layout
+from kprobe_exporter.model.specs import Plan, ProbeSpec, Unsupported
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import filter_fields, residual
 
 MEASURED = "the time between its two events is measured"

@@ -12,7 +12,8 @@ from kprobe_exporter.grammar.formula import as_filter
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
-from kprobe_exporter.model.values import MAX_ERRNO, ProbeSpec, ReturnType, Unsupported
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
+from kprobe_exporter.model.values import MAX_ERRNO, ReturnType
 from kprobe_exporter.plan.typed import Prototypes
 
 CPU = HistKey("cpu", "common_cpu", 32)

@@ -11,14 +11,9 @@ from kprobe_exporter.grammar.let import inserted
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed, Condition
-from kprobe_exporter.model.values import (
-    CALLER_ADDRESS,
-    OF_PROGRAM,
-    Decoder,
-    LabelSpec,
-    MetricSpec,
-    decimal,
-)
+from kprobe_exporter.model.records import CALLER_ADDRESS
+from kprobe_exporter.model.specs import OF_PROGRAM, Decoder, LabelSpec, MetricSpec
+from kprobe_exporter.model.values import decimal
 
 SECOND = 10**9  # nanoseconds, the unit of the durations in records
 

@@ -11,7 +11,8 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import EventFormat
 from kprobe_exporter.grammar.fetch import parse_fetch
 from kprobe_exporter.grammar.print_words import print_words
-from kprobe_exporter.model.values import ProbeSpec, Unsupported, Words, enumerator
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
+from kprobe_exporter.model.values import Words, enumerator
 from kprobe_exporter.plan.typed import ARGUMENT, PARAMETER, Prototypes
 
 INTEGERS = frozenset(

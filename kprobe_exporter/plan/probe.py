@@ -13,7 +13,8 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.let import inserted
 from kprobe_exporter.grammar.target import Kind, is_system_call
 from kprobe_exporter.model.condition import Computed, Condition, parts
-from kprobe_exporter.model.values import ProbeMetrics, ProbeSpec, ReturnType, Unsupported
+from kprobe_exporter.model.specs import ProbeMetrics, ProbeSpec, Unsupported
+from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.kernel import Kernel

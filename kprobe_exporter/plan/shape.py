@@ -6,7 +6,8 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format, read_as
 from kprobe_exporter.grammar.fetch import INTEGERS
 from kprobe_exporter.model.record_layout import Field, FieldKind, Geometry, Shape, StackLayout, StackLayouts
-from kprobe_exporter.model.values import Arg, Layout
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.values import Arg
 
 ARRAY_TYPE = re.compile(r"(\w+)\[(\d+)\]")
 HEADER = re.compile(r"field: (\w+) (\w+);\s*offset:(\d{1,9});\s*size:(\d{1,9});")

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.model.hist import HistKey
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.stacks import StackTable
-from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan.kernel import MIN_ROWS, no_error
 
 

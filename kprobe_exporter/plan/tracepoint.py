@@ -13,7 +13,9 @@ from kprobe_exporter.grammar.fetch import INTEGERS, FetchArg, parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.model.hist import HistKey
-from kprobe_exporter.model.values import Arg, ArgKind, Layout, ProbeSpec, Unsupported
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
+from kprobe_exporter.model.values import Arg, ArgKind
 from kprobe_exporter.plan.function import described, layout_arg
 from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys
 from kprobe_exporter.plan.members import members_note, resolved, unlike, where_all_are_there

@@ -10,7 +10,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.usdt_argument import UsdtArgument, parse_usdt_arguments
-from kprobe_exporter.model.values import ProbeSpec, Unsupported
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan.function import NO_STACK, defined, in_file, without_kernel_stack
 from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.typed import ARGUMENT

@@ -9,7 +9,8 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.hist import HistTable
-from kprobe_exporter.model.values import Join, Layout, ProbeSpec
+from kprobe_exporter.model.records import Join, Layout
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import JoinedSpec, ProbePlan, cannot_share
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install

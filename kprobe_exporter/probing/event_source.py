@@ -11,7 +11,7 @@ from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.record_layout import Geometry, Shape
-from kprobe_exporter.model.values import Batch, Layout
+from kprobe_exporter.model.records import Batch, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe

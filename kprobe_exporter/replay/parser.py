@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from kprobe_exporter.model.values import Arg, Batch, Layout, Record, Value
+from kprobe_exporter.model.records import Batch, Layout, Record
+from kprobe_exporter.model.values import Arg, Value
 from kprobe_exporter.replay.bodies import Argument, Form, Head, number, read_arguments, read_head
 from kprobe_exporter.source.line_stacks import StackAssembler
 from kprobe_exporter.source.lines import LONGEST, NAME_COLUMNS

@@ -13,15 +13,10 @@ from kprobe_exporter.config.values import RETURN_BUCKETS, RETURN_TYPES, Config, 
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import (
-    Family,
-    HistogramValue,
-    KernelCounts,
-    Layout,
-    ProbeMetrics,
-    ReturnType,
-    Snapshot,
-)
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.snapshot import Family, HistogramValue, KernelCounts, Snapshot
+from kprobe_exporter.model.specs import ProbeMetrics
+from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan import metric_spec
 from kprobe_exporter.replay.parser import SavedBatch, SavedParser
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayouts
-from kprobe_exporter.model.values import Batch
+from kprobe_exporter.model.records import Batch
 from kprobe_exporter.source.values import Buffer, Names
 
 class PageParser:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model.values import TIME, Batch, Loss, Record
+from kprobe_exporter.model.records import TIME, Batch, Loss, Record
 
 PULL_BYTES = 256 * 1024
 """Read at once from one CPU: some thousand events, which may have to wait for other CPUs' events."""

@@ -2,7 +2,7 @@
 
 import re
 
-from kprobe_exporter.model.values import Batch, Record
+from kprobe_exporter.model.records import Batch, Record
 
 FRAME = re.compile(rb"[ \t]*=> ([^\n]*)\n")
 """One line of a stack: ``sym``, with the option sym-offset ``sym+0x1/0x2``, with sym-addr ``sym <address>``

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
-from kprobe_exporter.model.values import LAYOUT_ID, TIME, Batch, Layout
+from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Layout
 from kprobe_exporter.source.line_stacks import StackAssembler, UserStackAssembler
 from kprobe_exporter.source.pages import loss
 from kprobe_exporter.source.repeated_lines import RepeatedLines

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout, StackLayouts
+from kprobe_exporter.model.records import Batch, Loss, Record
 from kprobe_exporter.model.stacks import TRAMPOLINE as NAMED_TRAMPOLINE
-from kprobe_exporter.model.values import Batch, Loss, Record
 from kprobe_exporter.source.values import Buffer, Names, Read, reader
 
 PADDING, TIME_EXTEND, TIME_STAMP = 29, 30, 31

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.values import CPU, TID, Layout, Record
+from kprobe_exporter.model.records import CPU, TID, Layout, Record
 
 if TYPE_CHECKING:
     from kprobe_exporter.source._lines import LineCounter

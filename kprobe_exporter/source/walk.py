@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from kprobe_exporter.model.values import VALUES, Arg, Layout, Record, Value, is_address, swapped
+from kprobe_exporter.model.records import VALUES, Layout, Record
+from kprobe_exporter.model.values import Arg, Value, is_address, swapped
 
 ADDRESS = rb"\([^)\n]*+\)"
 RETURN_ADDRESS = rb"\((?:\[unknown/kretprobe'd\]|([^\s)+]++))[^)\n<]*+<- [^)\n]*+\)"

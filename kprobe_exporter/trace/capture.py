@@ -16,7 +16,7 @@ from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.values import Batch, Layout
+from kprobe_exporter.model.records import Batch, Layout
 from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe, recorded
 from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.probing.event_source import BufferReader, EventSource, choose

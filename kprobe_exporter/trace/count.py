@@ -10,7 +10,8 @@ from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import Batch, HistogramValue, KernelCounts
+from kprobe_exporter.model.records import Batch
+from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts
 from kprobe_exporter.trace.capture import MOST, NAMESPACE, Capture
 
 RETURNS = tuple(float(bound) for bound in (0, *(1 << power for power in range(41))))

@@ -8,20 +8,8 @@ from typing import Any, TypeAlias
 from kprobe_exporter.aggregate.recipes import getter, passes
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import (
-    CALLER,
-    CPU,
-    LAYOUT_ID,
-    TGID,
-    TID,
-    TIME,
-    Arg,
-    Batch,
-    Layout,
-    Record,
-    Value,
-    is_error,
-)
+from kprobe_exporter.model.records import CALLER, CPU, LAYOUT_ID, TGID, TID, TIME, Batch, Layout, Record
+from kprobe_exporter.model.values import Arg, Value, is_error
 from kprobe_exporter.trace.capture import shown_name
 
 NUMBERS = re.compile(rb"\{(-?(?:0x)?[0-9a-fA-F]+(?:,-?(?:0x)?[0-9a-fA-F]+)*)\}")

@@ -12,7 +12,8 @@ from kprobe_exporter.elf import locate_usdt
 from kprobe_exporter.errors import StartError, UsageError
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model.values import Layout, ProbeSpec, Unsupported
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.usdt import usdt_spec
 from kprobe_exporter.trace.emit import configuration, read_back

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.values import HistogramValue
+from kprobe_exporter.model.snapshot import HistogramValue
 from kprobe_exporter.trace.count import CountRow, CountTable
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from kprobe_exporter.errors import TracefsError
-from kprobe_exporter.model.values import ProbeSpec
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.trace.output import Gone, Output
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.instance import Instance

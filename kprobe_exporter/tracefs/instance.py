@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import suppress
 
 from kprobe_exporter.errors import TracefsError
-from kprobe_exporter.model.values import ProbeSpec
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.marker import marker_seconds

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from kprobe_exporter.model.hist import HistReading, HistTable
-from kprobe_exporter.model.values import KernelCounts
+from kprobe_exporter.model.snapshot import KernelCounts
 from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
-from kprobe_exporter.model.values import Layout, ProbeSpec
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, list_definitions, parse_definitions
 from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter
 from kprobe_exporter.tracefs.instance import Instance

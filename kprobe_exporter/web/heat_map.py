@@ -3,7 +3,7 @@
 import math
 from html import escape
 
-from kprobe_exporter.model.values import HeatMap
+from kprobe_exporter.model.snapshot import HeatMap
 from kprobe_exporter.web.parts import count
 
 TITLES = {"duration_seconds": "Durations", "return_value": "Return values"}

@@ -6,7 +6,7 @@ from heapq import nlargest
 from html import escape
 from urllib.parse import quote
 
-from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, ProbeStatus, Snapshot
+from kprobe_exporter.model.snapshot import Family, HistogramValue, LabelValues, ProbeStatus, Snapshot
 from kprobe_exporter.web.heat_map import render_heat_map
 from kprobe_exporter.web.parts import NONE, breakable, count, document, rate, spark
 

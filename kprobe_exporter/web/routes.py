@@ -13,8 +13,8 @@ from starlette.types import ASGIApp
 
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.export.prometheus import Exposition, negotiated
+from kprobe_exporter.model.snapshot import Snapshot
 from kprobe_exporter.model.stacks import Profile
-from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.access import Access, WebSettings
 from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
 from kprobe_exporter.web.probe_page import render_probe, unknown

@@ -3,7 +3,7 @@
 from html import escape
 from urllib.parse import quote
 
-from kprobe_exporter.model.values import WANTED, ProbeStatus, Snapshot
+from kprobe_exporter.model.snapshot import WANTED, ProbeStatus, Snapshot
 from kprobe_exporter.web.parts import NONE, breakable, count, document, rate, spark
 
 LOST = "kprobe_exporter_events_lost_total"

@@ -17,7 +17,9 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.record_layout import Field, Shape
-from kprobe_exporter.model.values import Arg, LabelSpec, Layout, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import Arg
 from tests.support.page_material import Names, compiled
 from tests.support.ring_buffer import GEOMETRY, Page, event
 

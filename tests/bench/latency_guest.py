@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from kprobe_exporter.agent.agent import Agent
-from kprobe_exporter.model.values import HistogramValue, Snapshot
+from kprobe_exporter.model.snapshot import HistogramValue, Snapshot
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted

@@ -13,7 +13,8 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import Joins
-from kprobe_exporter.model.values import Batch, ProbeMetrics
+from kprobe_exporter.model.records import Batch
+from kprobe_exporter.model.specs import ProbeMetrics
 from kprobe_exporter.plan import Kernel, plan_probe
 from kprobe_exporter.probing import event_source
 from kprobe_exporter.probing.attach import Attached, settle

@@ -34,7 +34,8 @@ from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Protocol
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import TIME, Arg, Emission, Layout, ReturnType
+from kprobe_exporter.model.records import TIME, Emission, Layout
+from kprobe_exporter.model.values import Arg, ReturnType
 
 OURS, USUAL, BUILT = "ours", "usual", "built"
 """The agent's way; the SDK's as a program uses it, with a tracer or a logger; the SDK's processor and

@@ -22,7 +22,7 @@ from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import Joins
-from kprobe_exporter.model.values import Batch
+from kprobe_exporter.model.records import Batch
 from kprobe_exporter.probing import event_source
 from kprobe_exporter.source import pages
 from kprobe_exporter.symbols.programs import Programs

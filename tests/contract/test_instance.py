@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kprobe_exporter.errors import InstanceBusy, TracefsError
-from kprobe_exporter.model.values import Layout
+from kprobe_exporter.model.records import Layout
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.ownership import mark

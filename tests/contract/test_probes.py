@@ -9,7 +9,9 @@ import pytest
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model.hist import HistKey, HistTable
-from kprobe_exporter.model.values import TID, VALUES, Arg, Batch, Layout, ProbeSpec
+from kprobe_exporter.model.records import TID, VALUES, Batch, Layout
+from kprobe_exporter.model.specs import ProbeSpec
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.shape import geometry, shape
 from kprobe_exporter.probing.event_source import KernelNames, page_parser
 from kprobe_exporter.source.binary import BinaryPipe

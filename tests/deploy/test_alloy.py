@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kprobe_exporter.model.snapshot import Snapshot
 from kprobe_exporter.model.stacks import Profile
-from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.stacks import MOST_SECONDS, MOST_WAITING
 from tests.support.web_target import Served, serving

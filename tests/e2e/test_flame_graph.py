@@ -8,8 +8,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
+from kprobe_exporter.model.snapshot import Snapshot
 from kprobe_exporter.model.stacks import Profile, Weight
-from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.routes import create_app
 from tests.support.browser import SCREENSHOTS, complaints, show
 from tests.support.web_target import Served, serving

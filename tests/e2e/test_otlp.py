@@ -16,7 +16,7 @@ from kprobe_exporter.export.otlp.channel import Channel
 from kprobe_exporter.export.otlp.metrics import Conversion, Pusher, pack, size
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
 from kprobe_exporter.export.otlp.transport import connect
-from kprobe_exporter.model.values import Family, HistogramValue, Snapshot
+from kprobe_exporter.model.snapshot import Family, HistogramValue, Snapshot
 from tests.support.patience import eventually, patience
 from tests.support.receivers import MockServer, Rotel, attributes, mock_server, needs_mock_server, rotel
 

@@ -6,8 +6,8 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+from kprobe_exporter.model.snapshot import Snapshot
 from kprobe_exporter.model.stacks import Profile, Weight
-from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.routes import create_app
 from tests.support.web_target import Served, serving
 from tests.vm.debian import pprof

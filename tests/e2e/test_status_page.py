@@ -19,7 +19,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from kprobe_exporter.model.values import Family, HeatMap, ProbeStatus, Snapshot
+from kprobe_exporter.model.snapshot import Family, HeatMap, ProbeStatus, Snapshot
 from kprobe_exporter.web.routes import create_app
 from tests.support.browser import SCREENSHOTS, complaints, prefer, show
 from tests.support.patience import eventually, patience

@@ -11,7 +11,8 @@ from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.event_format import parse_format, text_pattern
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.identity.threads import parse_comms, parse_tgids
-from kprobe_exporter.model.values import Arg, Layout
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.shape import geometry, shape, stacks
 from kprobe_exporter.symbols.functions import Functions
 from kprobe_exporter.symbols.lists import Lists

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 from random import Random
 
-from kprobe_exporter.model.values import Layout
+from kprobe_exporter.model.records import Layout
 from kprobe_exporter.replay.parser import SavedParser
 from kprobe_exporter.source.lines import LineParser
 from tests.fuzz.mutate import Mutator

@@ -15,7 +15,7 @@ import pytest
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.identity.threads import Threads
-from kprobe_exporter.model.values import CPU, TID, TIME, VALUES, Batch
+from kprobe_exporter.model.records import CPU, TID, TIME, VALUES, Batch
 from kprobe_exporter.plan.shape import geometry, shape
 from kprobe_exporter.probing.event_source import KernelNames
 from kprobe_exporter.source import _pages as compiled

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.model.values import ProbeSpec
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs import probes
 from kprobe_exporter.tracefs.hist_tables import HitCounter
 from kprobe_exporter.tracefs.instance import Instance

@@ -16,7 +16,7 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.config.values import Attach, Probe, return_type
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.model.values import ProbeSpec, Unsupported
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.function import function_spec
 from kprobe_exporter.symbols.functions import Functions, named_alone

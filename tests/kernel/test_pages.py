@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.model.values import CPU, Record
+from kprobe_exporter.model.records import CPU, Record
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.files import MountedTracefs

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from kprobe_exporter.model.values import TID, Batch, Layout, ProbeSpec, Record
+from kprobe_exporter.model.records import TID, Batch, Layout, Record
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance

@@ -12,7 +12,9 @@ from random import Random
 import pytest
 
 from kprobe_exporter.identity.threads import Threads
-from kprobe_exporter.model.values import VALUES, Arg, Layout, ProbeSpec
+from kprobe_exporter.model.records import VALUES, Layout
+from kprobe_exporter.model.specs import ProbeSpec
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.lists import parse_functions, parse_symbols

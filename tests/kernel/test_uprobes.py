@@ -15,7 +15,8 @@ from kprobe_exporter.config.values import Attach, Label, Metric, Probe, return_t
 from kprobe_exporter.elf import locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
-from kprobe_exporter.model.values import CALLER, TID, ProbeSpec, Record
+from kprobe_exporter.model.records import CALLER, TID, Record
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.function import user_spec
 from kprobe_exporter.source import pages

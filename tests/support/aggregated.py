@@ -8,7 +8,10 @@ from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import Arg, Family, Layout, MetricSpec, ProbeMetrics, Record, ReturnType
+from kprobe_exporter.model.records import Layout, Record
+from kprobe_exporter.model.snapshot import Family
+from kprobe_exporter.model.specs import MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import Arg, ReturnType
 from tests.support.return_records import LONG
 
 OPEN = Layout(7, "open", "open", "return", "f", (Arg("return", "int"), Arg("comm", "str")), LONG)

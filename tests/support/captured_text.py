@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 from kprobe_exporter.grammar.event_format import parse_format, text_pattern
-from kprobe_exporter.model.values import Arg, Batch, Layout, Record
+from kprobe_exporter.model.records import Batch, Layout, Record
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.source.lines import LineParser
 from tests.unit.captured import Captured
 

@@ -11,7 +11,8 @@ from typing import Any
 from kprobe_exporter.config.load import load
 from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import CPU, TGID, TIME, Batch, Layout, ProbeSpec, Record
+from kprobe_exporter.model.records import CPU, TGID, TIME, Batch, Layout, Record
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import Kernel, plan_probe
 from kprobe_exporter.plan.shape import geometry, shape, stacks
 from kprobe_exporter.probing.event_source import KernelNames

@@ -24,20 +24,9 @@ from kprobe_exporter.model.aggregation import RecordChoice, Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.joins import JoinRecipe, Joins, ThreadEvent
 from kprobe_exporter.model.record_layout import Field, Shape
-from kprobe_exporter.model.values import (
-    STACK_POINTER,
-    TID,
-    TIME,
-    VALUES,
-    Arg,
-    Batch,
-    Join,
-    LabelSpec,
-    Layout,
-    MetricSpec,
-    ProbeMetrics,
-    Record,
-)
+from kprobe_exporter.model.records import STACK_POINTER, TID, TIME, VALUES, Batch, Join, Layout, Record
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe

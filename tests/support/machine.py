@@ -15,7 +15,7 @@ from kprobe_exporter.agent.interference import Fault, Interference
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import ProbeStatus
+from kprobe_exporter.model.snapshot import ProbeStatus
 from kprobe_exporter.service.shutdown import Shutdown
 from tests.support.fake_tracefs import FakeTracefs
 from tests.support.patience import eventually

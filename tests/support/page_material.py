@@ -9,7 +9,9 @@ from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.record_layout import Field, Shape, StackLayout, StackLayouts
-from kprobe_exporter.model.values import Arg, LabelSpec, Layout, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from tests.support.ring_buffer import event, located
 

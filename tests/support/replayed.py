@@ -1,6 +1,7 @@
 """What the parser of saved text reads."""
 
-from kprobe_exporter.model.values import VALUES, Layout, Record, Value
+from kprobe_exporter.model.records import VALUES, Layout, Record
+from kprobe_exporter.model.values import Value
 from kprobe_exporter.replay.parser import SavedBatch, SavedParser
 
 

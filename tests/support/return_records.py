@@ -1,6 +1,7 @@
 """Records of a function's return, for the tests of what is counted of them."""
 
-from kprobe_exporter.model.values import Arg, Layout, Record, ReturnType
+from kprobe_exporter.model.records import Layout, Record
+from kprobe_exporter.model.values import Arg, ReturnType
 
 LONG = ReturnType("long", "s64", signed=True, wide=True)
 INT = ReturnType("int", "s32", signed=True)

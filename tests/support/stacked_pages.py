@@ -14,8 +14,10 @@ from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts
 from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.record_layout import Field, Shape
+from kprobe_exporter.model.records import Batch, Join, Layout
+from kprobe_exporter.model.specs import ProbeMetrics
 from kprobe_exporter.model.stacks import Addresses, Frames, Place, Profile
-from kprobe_exporter.model.values import Arg, Batch, Join, Layout, ProbeMetrics
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.source.binary import BinaryPipe
 from tests.support.joined_pages import Fed, condition
 from tests.support.page_material import STACKS, TID, Names

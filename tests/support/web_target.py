@@ -11,7 +11,7 @@ from typing import TypeVar
 import bcrypt
 from starlette.types import ASGIApp
 
-from kprobe_exporter.model.values import Family, Snapshot
+from kprobe_exporter.model.snapshot import Family, Snapshot
 from kprobe_exporter.web.access import WebSettings
 from kprobe_exporter.web.handshake import NOT_TLS, Tls
 from kprobe_exporter.web.listen import listen

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import kprobe_exporter
-from kprobe_exporter.model.values import Arg, Layout
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.source.lines import LineParser
 
 PACKAGE = Path(kprobe_exporter.__file__).parent

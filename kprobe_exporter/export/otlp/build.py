@@ -17,19 +17,8 @@ from kprobe_exporter import __version__
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.encode import Attribute, span
-from kprobe_exporter.model.values import (
-    CPU,
-    LAYOUT_ID,
-    TGID,
-    TID,
-    TIME,
-    VALUES,
-    Emission,
-    Layout,
-    Record,
-    Value,
-    is_error,
-)
+from kprobe_exporter.model.records import CPU, LAYOUT_ID, TGID, TID, TIME, VALUES, Emission, Layout, Record
+from kprobe_exporter.model.values import Value, is_error
 
 PROBE, KIND, RETURN_VALUE, ARG = "kprobe.name", "kprobe.kind", "kprobe.return_value", "kprobe.arg."
 DURATION = "kprobe.duration"

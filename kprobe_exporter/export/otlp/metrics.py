@@ -14,7 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.otlp.channel import Sender, SendingThread
-from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, NativeValue, Snapshot
+from kprobe_exporter.model.snapshot import Family, HistogramValue, LabelValues, NativeValue, Snapshot
 
 POINTS = 500
 """Data points of one request: even at 8 KiB each, gRPC servers accept the request."""

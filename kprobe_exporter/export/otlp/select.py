@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from kprobe_exporter.export.otlp.traces import SpanPolicy, Traces, bucket
-from kprobe_exporter.model.values import LAYOUT_ID, TID, TIME, Batch, Emission, Join, Layout, Record
+from kprobe_exporter.model.records import LAYOUT_ID, TID, TIME, Batch, Emission, Join, Layout, Record
 
 Signal: TypeAlias = Literal["log", "span"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 
-from kprobe_exporter.model.values import CPU, LAYOUT_ID, STACK_POINTER, TID, TIME, Layout, Record
+from kprobe_exporter.model.records import CPU, LAYOUT_ID, STACK_POINTER, TID, TIME, Layout, Record
 from kprobe_exporter.util.token_bucket import TokenBucket
 
 MOST_CALLS = 16_384

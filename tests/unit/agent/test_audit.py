@@ -12,7 +12,8 @@ from kprobe_exporter.agent.audit import REASON, SAMPLED, Audit, SwitchLosses, au
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.aggregate.numbers import Arrivals
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import Batch, KernelCounts
+from kprobe_exporter.model.records import Batch
+from kprobe_exporter.model.snapshot import KernelCounts
 from kprobe_exporter.probing.attach import Attached
 from tests.support.aggregated import OPEN, aggregator, record
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kprobe_exporter.agent.heat import STEP, STEPS, HeatMaps
-from kprobe_exporter.model.values import HeatMap, Spread
+from kprobe_exporter.model.snapshot import HeatMap, Spread
 
 KEY = ("open", "duration_seconds")
 BOUNDS = (0.1, 1.0)

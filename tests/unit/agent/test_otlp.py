@@ -15,7 +15,9 @@ from kprobe_exporter.agent.otlp import FLUSH, OtlpExport
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.config.values import Export, Otlp, return_type
 from kprobe_exporter.export.otlp.channel import TURN
-from kprobe_exporter.model.values import Arg, Batch, Exemplar, Family, Join, Layout, Record, Snapshot
+from kprobe_exporter.model.records import Batch, Join, Layout, Record
+from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan import JoinedSpec
 from kprobe_exporter.probing.attach import Attached
 from tests.support.keeping_sender import KeepingSender

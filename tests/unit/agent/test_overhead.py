@@ -8,8 +8,9 @@ import pytest
 from kprobe_exporter.agent import overhead as costs
 from kprobe_exporter.agent.overhead import Machine, Overhead, cost
 from kprobe_exporter.model.hist import HistTable
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.model.stacks import StackTable
-from kprobe_exporter.model.values import Layout, ProbeSpec
 
 
 def spec(file: str | None, verb: str = "", body: str = "f", **more: object) -> ProbeSpec:

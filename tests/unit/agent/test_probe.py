@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from kprobe_exporter.agent.probe import LOSSES, ProbeState
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import Layout, Plan, ProbeSpec, ShownState, summary
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.snapshot import ShownState, summary
+from kprobe_exporter.model.specs import Plan, ProbeSpec
 from kprobe_exporter.plan import JoinedSpec, ProbePlan
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.tracefs.probes import Installed

@@ -14,17 +14,10 @@ from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import (
-    Batch,
-    Exemplar,
-    HistogramValue,
-    KernelCounts,
-    LabelSpec,
-    Layout,
-    MetricSpec,
-    ProbeMetrics,
-    ReturnType,
-)
+from kprobe_exporter.model.records import Batch, Layout
+from kprobe_exporter.model.snapshot import Exemplar, HistogramValue, KernelCounts
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.metric import where
 from tests.support.aggregated import OPEN, aggregator, families, probe, record, samples
 from tests.support.return_records import LONG, PTR

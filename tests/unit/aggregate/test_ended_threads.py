@@ -6,7 +6,8 @@ import pytest
 
 from kprobe_exporter.aggregate.ended_threads import CLONE_VFORK, CLONE_VM
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.model.values import STACK_POINTER, TID, TIME, Arg, Batch, Join, Layout, Record
+from kprobe_exporter.model.records import STACK_POINTER, TID, TIME, Batch, Join, Layout, Record
+from kprobe_exporter.model.values import Arg
 
 ENTRY = Layout(1, "f", "entry", "entry", "f", (Arg(STACK_POINTER, "int"),))
 RETURN = Layout(2, "f", "ret", "return", "f", (Arg(STACK_POINTER, "int"),))

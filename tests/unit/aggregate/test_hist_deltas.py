@@ -21,18 +21,9 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import ExponentialBucket, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
-from kprobe_exporter.model.values import (
-    Batch,
-    HistogramValue,
-    KernelCounts,
-    LabelSpec,
-    Layout,
-    MetricSpec,
-    NativeValue,
-    ProbeMetrics,
-    ProbeSpec,
-    Record,
-)
+from kprobe_exporter.model.records import Batch, Layout, Record
+from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts, NativeValue
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec
 from kprobe_exporter.plan import Kernel, plan_probe
 from tests.support.conditions import compile_filter
 

@@ -17,7 +17,8 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Group, Recipe
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.record_layout import Field, Shape
-from kprobe_exporter.model.values import Arg, Layout
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.source.pages import PageParser
 from tests.support.compiling import compiled

@@ -16,17 +16,10 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import (
-    Arg,
-    Batch,
-    Exemplar,
-    HistogramValue,
-    KernelCounts,
-    Layout,
-    MetricSpec,
-    ProbeMetrics,
-    Record,
-)
+from kprobe_exporter.model.records import Batch, Layout, Record
+from kprobe_exporter.model.snapshot import Exemplar, HistogramValue, KernelCounts
+from kprobe_exporter.model.specs import MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import metric_spec, where
 from tests.support.aggregated import families
 from tests.support.return_records import LONG

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.model.values import STACK_POINTER, Arg, Batch, Join, Layout, Loss, Record
+from kprobe_exporter.model.records import STACK_POINTER, Batch, Join, Layout, Loss, Record
+from kprobe_exporter.model.values import Arg
 
 S = 0xFFFFC90000003E00
 IRQ = 0xFFFFFE0000003E00

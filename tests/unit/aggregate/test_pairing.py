@@ -8,7 +8,8 @@ import pytest
 from kprobe_exporter.aggregate.matching import FARTHEST
 from kprobe_exporter.aggregate.open_calls import MOST_LOSSES
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.model.values import STACK_POINTER, TIME, VALUES, Arg, Batch, Join, Layout, Loss, Record
+from kprobe_exporter.model.records import STACK_POINTER, TIME, VALUES, Batch, Join, Layout, Loss, Record
+from kprobe_exporter.model.values import Arg
 
 
 def args(*names: str) -> tuple[Arg, ...]:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.model.values import (
+from kprobe_exporter.model.records import (
     CALLER,
     CPU,
     LAYOUT_ID,
@@ -22,13 +22,13 @@ from kprobe_exporter.model.values import (
     TID,
     TIME,
     VALUES,
-    Arg,
     Batch,
     Join,
     Layout,
     Loss,
     Record,
 )
+from kprobe_exporter.model.values import Arg
 
 By = Literal["stack", "key"]
 ENTRY, COMPAT, RETURN, JOINED, OTHER = range(5)

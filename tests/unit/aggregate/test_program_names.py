@@ -10,8 +10,8 @@ from kprobe_exporter.aggregate import program_stacks
 from kprobe_exporter.aggregate.program_names import UNKNOWN, Named, named
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.model.aggregation import Tally
+from kprobe_exporter.model.specs import Decoder, LabelSpec, MetricSpec
 from kprobe_exporter.model.stacks import Addresses, Frames, Place
-from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec
 from tests.support.patience import eventually
 from tests.support.program_code import Code
 

@@ -7,8 +7,9 @@ from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts
+from kprobe_exporter.model.records import Batch, Join, Layout, Record
 from kprobe_exporter.model.stacks import Stack, Weight
-from kprobe_exporter.model.values import Arg, Batch, Join, Layout, Record
+from kprobe_exporter.model.values import Arg
 from tests.support.program_code import Code
 
 WHOLE = Layout(1, "p", "p", "entry", "f", (Arg("n", "int"),), stack=True, user_stack=True)

@@ -16,19 +16,9 @@ from kprobe_exporter.aggregate.recipes import (
 )
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.joins import JoinRecipe
-from kprobe_exporter.model.values import (
-    LARGEST,
-    MAX_ERRNO,
-    SMALLEST,
-    Arg,
-    Join,
-    LabelSpec,
-    Layout,
-    MetricSpec,
-    ProbeMetrics,
-    ReturnType,
-    decimal,
-)
+from kprobe_exporter.model.records import Join, Layout
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import LARGEST, MAX_ERRNO, SMALLEST, Arg, ReturnType, decimal
 from kprobe_exporter.plan.metric import where
 from tests.support.return_records import INT, LONG, PTR, U64, layout, record
 

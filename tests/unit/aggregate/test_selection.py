@@ -12,7 +12,8 @@ from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import Batch, ProbeSpec
+from kprobe_exporter.model.records import Batch
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import Kernel, plan_probe
 
 FORMAT = """name: event

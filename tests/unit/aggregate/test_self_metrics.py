@@ -4,7 +4,8 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.self_metrics import LOSSES, agent_families, probe_families
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import Batch, Family, KernelCounts, ProbeStatus
+from kprobe_exporter.model.records import Batch
+from kprobe_exporter.model.snapshot import Family, KernelCounts, ProbeStatus
 
 UP = ProbeStatus("open", "up", "kretprobe", "kretprobe:do_sys_openat2", "events", "", 1, 0, 1)
 FAILED = ProbeStatus("gone", "down", "kprobe", "kprobe:gone", "events", "no such function", None, None, 0)

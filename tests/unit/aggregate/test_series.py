@@ -18,7 +18,8 @@ from kprobe_exporter.aggregate.series import (
 )
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.aggregation import RawKey
-from kprobe_exporter.model.values import Decoder, LabelSpec, Value
+from kprobe_exporter.model.specs import Decoder, LabelSpec
+from kprobe_exporter.model.values import Value
 
 COMM = LabelSpec("comm", "comm")
 

@@ -9,8 +9,9 @@ from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas, cut
 from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.records import Batch, Join, Layout, Record
 from kprobe_exporter.model.stacks import Profile, Stack, StackReading, Weight
-from kprobe_exporter.model.values import Arg, Batch, Join, Layout, Record
+from kprobe_exporter.model.values import Arg
 
 A, B, C = (b"read", b"main"), (b"write", b"main"), (b"open", b"main")
 ONE = Layout(1, "p", "p", "entry", "f", (Arg("size", "int"),), stack=True)

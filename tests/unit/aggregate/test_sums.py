@@ -14,17 +14,10 @@ from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Group, Recipe, Refused, Tally
-from kprobe_exporter.model.values import (
-    MAX_ERRNO,
-    TID,
-    TIME,
-    HistogramValue,
-    LabelSpec,
-    MetricSpec,
-    ProbeMetrics,
-    Record,
-    ReturnType,
-)
+from kprobe_exporter.model.records import TID, TIME, Record
+from kprobe_exporter.model.snapshot import HistogramValue
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import MAX_ERRNO, ReturnType
 from kprobe_exporter.plan.metric import where
 from tests.support.return_records import INT, LONG, PTR, U64, layout, record
 

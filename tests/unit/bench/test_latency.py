@@ -3,7 +3,7 @@
 import pytest
 
 from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.model.values import Family, HistogramValue, Snapshot
+from kprobe_exporter.model.snapshot import Family, HistogramValue, Snapshot
 from tests.bench import load, work
 from tests.bench.latency_guest import AGENT, CALL_PROBE, PAIR_PROBE, total
 from tests.bench.probes import configured

@@ -13,7 +13,7 @@ from kprobe_exporter.export.otlp.build import SCOPE
 from kprobe_exporter.export.otlp.channel import BATCH
 from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.settings import Protocol
-from kprobe_exporter.model.values import Emission
+from kprobe_exporter.model.records import Emission
 from tests.bench import sending
 from tests.bench.sending import AHEAD, ERRORS, QUEUE, WAYS, Counted, Way, calls, ours, send, usual
 from tests.support.keeping_sender import KeepingSender

@@ -1,6 +1,6 @@
 """A small snapshot with every kind of family, and a hostile string."""
 
-from kprobe_exporter.model.values import Family, HistogramValue, ProbeStatus, Snapshot
+from kprobe_exporter.model.snapshot import Family, HistogramValue, ProbeStatus, Snapshot
 
 HOSTILE = 'a"b\\c\nd<script>&\x1b[31m\u202e\x00é'
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.messages import Encoder
-from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, NativeValue
+from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, NativeValue
 from kprobe_exporter.util.protobuf import field
 from tests.support.client_model import TYPES, read
 

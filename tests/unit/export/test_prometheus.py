@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.prometheus import CONTENT_TYPES, Exposition, Format, accepted, accepts_gzip
-from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, Snapshot
+from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, Snapshot
 from tests.support.client_model import TYPES, read
 from tests.support.promtool import check_metrics
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT

@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.samples import encoded
-from kprobe_exporter.model.values import Exemplar, Family, HistogramValue
+from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue
 
 # The client library has no type annotations for these functions.
 generate_openmetrics: Callable[[Collector], bytes] = openmetrics.generate_latest

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.identity import pods
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import KEEP, LONGEST_PAUSE, SCAN_PAUSE, Pod, Pods, Whereabouts
-from kprobe_exporter.model.values import Record
+from kprobe_exporter.model.records import Record
 from tests.support.container_paths import UID, A, B
 
 C = "a1" * 31 + "a2"

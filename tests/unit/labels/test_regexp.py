@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.regexp import LARGEST, LONGEST, decoder
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 from tests.support.patience import patience
 
 WORST = 0.1

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.labels.user import LONGEST_NAME, LOOK_PAUSE, MOST_BYTES, UNSET, decoder
-from kprobe_exporter.model.values import Decoder, Value
+from kprobe_exporter.model.specs import Decoder
+from kprobe_exporter.model.values import Value
 
 PASSWD = b"""\
 root:x:0:0:root:/root:/bin/bash

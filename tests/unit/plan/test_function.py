@@ -6,7 +6,8 @@ import pytest
 
 from kprobe_exporter.config.values import Attach
 from kprobe_exporter.grammar.definition import ProbeKind, parse_definition
-from kprobe_exporter.model.values import Arg, ProbeSpec, Unsupported
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.function import UNCOUNTED, function_spec
 from tests.support.planned import attach, counter, formats, probe

@@ -20,7 +20,9 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import Arg, Layout, MetricSpec, ProbeSpec, Unsupported
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import MetricSpec, ProbeSpec, Unsupported
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe, wants_tgid
 from kprobe_exporter.plan.joined import MEASURED
 from kprobe_exporter.plan.metric import residual, where

@@ -10,7 +10,7 @@ from kprobe_exporter.config.values import Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.hist import HistFeed, HistTable
-from kprobe_exporter.model.values import ProbeSpec, Unsupported
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, Kernel, plan_probe
 from kprobe_exporter.plan.metric import NO_HIST
 from tests.support.planned import EXEC, EXIT, attach, counter, formats, probe

@@ -16,7 +16,9 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.labels.name import decoder_with
 from kprobe_exporter.model.aggregation import Tally
-from kprobe_exporter.model.values import Batch, ProbeSpec, Value
+from kprobe_exporter.model.records import Batch
+from kprobe_exporter.model.specs import ProbeSpec
+from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
 from kprobe_exporter.plan.typed import look_up
 from tests.support.kernel_formats import saved

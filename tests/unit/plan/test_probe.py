@@ -9,7 +9,8 @@ import pytest
 from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import Arg, LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec, Unsupported
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec, Unsupported
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan import Kernel, ProbePlan, fields_used, metric_spec, plan_probe, wants_tgid
 from kprobe_exporter.plan.shape import shape
 from tests.support.conditions import meets

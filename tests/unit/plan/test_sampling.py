@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model.values import Layout, ProbeMetrics, ProbeSpec, Unsupported
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import ProbeMetrics, ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, ProbePlan, Sample, narrowed
 from kprobe_exporter.plan.probe import NO_THREAD
 from tests.support.conditions import compile_filter

@@ -7,7 +7,8 @@ import pytest
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import parse_format
 from kprobe_exporter.model.record_layout import Field, Geometry, StackLayout
-from kprobe_exporter.model.values import Arg, Layout
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.shape import geometry, shape, stacks
 from tests.unit.captured import KERNELS, Captured, captured
 

@@ -10,8 +10,8 @@ import pytest
 from kprobe_exporter.config.load import load
 from kprobe_exporter.elf import Code
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.stacks import StackTable
-from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan import Alternative, JoinedSpec, Kernel, plan_probe
 from tests.support.planned import formats
 

@@ -11,7 +11,7 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Attach
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import ProbeSpec, Unsupported
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, Kernel, plan_probe
 from tests.support.planned import attach, counter, formats, probe
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import Layout, ProbeSpec
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import cannot_share
 
 OWN = ProbeSpec(

@@ -9,7 +9,8 @@ from kprobe_exporter.elf import UsdtProbe, UsdtSite
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.target import Target, parse_target
-from kprobe_exporter.model.values import Arg, ProbeSpec, Unsupported
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.usdt import readable_arguments, usdt_spec
 from tests.support.planned import formats

@@ -10,7 +10,9 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.model.record_layout import Field
-from kprobe_exporter.model.values import CALLER, Arg, ProbeSpec, Unsupported
+from kprobe_exporter.model.records import CALLER
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.function import user_spec
 from kprobe_exporter.plan.metric import NO_HIST

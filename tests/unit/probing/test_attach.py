@@ -11,7 +11,7 @@ import pytest
 from kprobe_exporter.config.load import load
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import ProbeSpec
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
 from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.tracefs.instance import Instance

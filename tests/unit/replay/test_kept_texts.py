@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.model.values import Layout
+from kprobe_exporter.model.records import Layout
 from kprobe_exporter.replay import parser as module
 from kprobe_exporter.replay.parser import SavedBatch, SavedParser
 

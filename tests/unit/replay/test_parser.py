@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.model.values import CALLER, VALUES, Value
+from kprobe_exporter.model.records import CALLER, VALUES
+from kprobe_exporter.model.values import Value
 from kprobe_exporter.replay.parser import LAYOUTS, OVERFLOW, SavedParser
 from kprobe_exporter.source.lines import LONGEST, LineParser
 from tests.support.captured_text import captured_layout, cuts

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kprobe_exporter.model.values import CALLER, TID, VALUES
+from kprobe_exporter.model.records import CALLER, TID, VALUES
 from tests.support.replayed import Read
 from tests.unit.captured import FIXTURES
 

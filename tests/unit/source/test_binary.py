@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model.values import TIME, Batch, Loss, Record
+from kprobe_exporter.model.records import TIME, Batch, Loss, Record
 from kprobe_exporter.source import binary
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.pages import UNKNOWN

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.aggregation import Group, Recipe, RecordChoice
-from kprobe_exporter.model.values import HistogramValue
+from kprobe_exporter.model.snapshot import HistogramValue
 from kprobe_exporter.source import binary
 from kprobe_exporter.source.pages import NO_STACKS
 from tests.support.joined_pages import (

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.recipes import record_filters
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model.values import CALLER, TIME, VALUES, Arg, Batch, Layout, Loss, Record
+from kprobe_exporter.model.records import CALLER, TIME, VALUES, Batch, Layout, Loss, Record
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import residual
 from kprobe_exporter.source.lines import LONGEST, MOST_CPUS, LineParser
 from kprobe_exporter.source.walk import text_key

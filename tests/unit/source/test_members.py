@@ -11,7 +11,9 @@ from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Decode, Label, Metric
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.record_layout import Shape
-from kprobe_exporter.model.values import VALUES, Arg, Layout, ProbeMetrics
+from kprobe_exporter.model.records import VALUES, Layout
+from kprobe_exporter.model.specs import ProbeMetrics
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import metric_spec
 from kprobe_exporter.plan.shape import shape
 from kprobe_exporter.source import pages

@@ -24,7 +24,9 @@ from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.model.aggregation import ExponentialBucket, Group, Recipe, Where
 from kprobe_exporter.model.record_layout import Geometry, Shape
-from kprobe_exporter.model.values import Arg, Batch, Family, HistogramValue, Layout, Loss
+from kprobe_exporter.model.records import Batch, Layout, Loss
+from kprobe_exporter.model.snapshot import Family, HistogramValue
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.source import pages
 from tests.support.page_material import (
     ENTRY,

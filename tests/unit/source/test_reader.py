@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model.values import Batch
+from kprobe_exporter.model.records import Batch
 from kprobe_exporter.source import lines
 from kprobe_exporter.source.lines import LineParser, TextPipe
 from kprobe_exporter.source.reader import Reader

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Group, Recipe, Where
-from kprobe_exporter.model.values import Arg, Batch, Layout, ReturnType
+from kprobe_exporter.model.records import Batch, Layout
+from kprobe_exporter.model.values import Arg, ReturnType
 from kprobe_exporter.source import lines, repeated_lines
 from kprobe_exporter.source.lines import LineParser, TextPipe
 from tests.support.captured_text import captured_layout

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.model.values import CPU, LAYOUT_ID, TID, VALUES, Arg, Layout
+from kprobe_exporter.model.records import CPU, LAYOUT_ID, TID, VALUES, Layout
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.source.line_stacks import WAITING, StackAssembler
 from kprobe_exporter.source.lines import LineParser
 from tests.support import captured_text

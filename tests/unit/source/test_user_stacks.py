@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kprobe_exporter.model.record_layout import Shape
-from kprobe_exporter.model.values import LAYOUT_ID, VALUES, Arg, Batch, Layout
+from kprobe_exporter.model.records import LAYOUT_ID, VALUES, Batch, Layout
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.line_stacks import WAITING, UserStackAssembler
 from kprobe_exporter.source.lines import LineParser

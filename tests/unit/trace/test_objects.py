@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import Arg, Batch, Layout, Record
+from kprobe_exporter.model.records import Batch, Layout, Record
+from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.trace import objects as module
 from kprobe_exporter.trace.objects import Objects, json_value

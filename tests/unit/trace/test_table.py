@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.values import HistogramValue
+from kprobe_exporter.model.snapshot import HistogramValue
 from kprobe_exporter.trace.count import DURATIONS, RETURNS, CountRow, CountTable
 from kprobe_exporter.trace.table import columns, draw
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kprobe_exporter.model.values import KernelCounts
+from kprobe_exporter.model.snapshot import KernelCounts
 from kprobe_exporter.tracefs.poller import MAX_AGE, Poller
 from tests.support.patience import patience
 

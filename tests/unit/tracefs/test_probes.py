@@ -10,7 +10,8 @@ import pytest
 
 from kprobe_exporter.agent import probe_set
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.model.values import Layout, ProbeSpec
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import install, names_in_use

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.model.values import HeatMap
+from kprobe_exporter.model.snapshot import HeatMap
 from kprobe_exporter.web.heat_map import render_heat_map
 
 HEAT = HeatMap(

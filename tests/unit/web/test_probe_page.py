@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TypeAlias
 
-from kprobe_exporter.model.values import Family, HeatMap, HistogramValue, LabelValues, ProbeStatus, Snapshot
+from kprobe_exporter.model.snapshot import Family, HeatMap, HistogramValue, LabelValues, ProbeStatus, Snapshot
 from kprobe_exporter.web.probe_page import render_probe, unknown
 from kprobe_exporter.web.status import render_status
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from kprobe_exporter.errors import StartError
-from kprobe_exporter.model.values import Snapshot
+from kprobe_exporter.model.snapshot import Snapshot
 from kprobe_exporter.web.routes import check_telemetry_path, create_app
 from tests.support.patience import patience
 from tests.support.web_target import Served, read_all, serving

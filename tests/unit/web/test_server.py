@@ -15,7 +15,7 @@ from http.client import HTTPConnection
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kprobe_exporter.model.values import Snapshot
+from kprobe_exporter.model.snapshot import Snapshot
 from kprobe_exporter.web import connection, server
 from kprobe_exporter.web.connection import MAX_CONNECTIONS, Client, Clients, Connection
 from kprobe_exporter.web.listen import listen

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from kprobe_exporter.model.values import Family, ProbeStatus, Snapshot
+from kprobe_exporter.model.snapshot import Family, ProbeStatus, Snapshot
 from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
 from kprobe_exporter.web.status import render_status
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT

@@ -19,7 +19,8 @@ from kprobe_exporter.export.otlp import build as names
 from kprobe_exporter.export.otlp.build import MOST_BYTES, MOST_FRAMES, Builder, Description, plain, text
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import STACK_POINTER, Arg, Emission, Layout, Record, ReturnType, Value
+from kprobe_exporter.model.records import STACK_POINTER, Emission, Layout, Record
+from kprobe_exporter.model.values import Arg, ReturnType, Value
 from tests.support.otlp_spans import attributes_of, decoded
 
 EPOCH = 1_700_000_000_000_000_000

@@ -22,7 +22,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.otlp.channel import SignalCounts
 from kprobe_exporter.export.otlp.metrics import POINTS, Conversion, Pusher, batches, pack, size
-from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, NativeValue, Snapshot
+from kprobe_exporter.model.snapshot import Family, HistogramValue, LabelValues, NativeValue, Snapshot
 from tests.support.otlp_sender import SOON, FakeSender
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 

@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.export.otlp.select import MOST_STACKS, MOST_WAITING, Identity, Selector, Signal
 from kprobe_exporter.export.otlp.traces import MOST_CALLS, SpanPolicy, bucket
-from kprobe_exporter.model.values import (
-    STACK_POINTER,
-    TIME,
-    VALUES,
-    Arg,
-    Batch,
-    Emission,
-    Join,
-    Layout,
-    Record,
-)
+from kprobe_exporter.model.records import STACK_POINTER, TIME, VALUES, Batch, Emission, Join, Layout, Record
+from kprobe_exporter.model.values import Arg
 
 S = 0xFFFFC90000003E00
 IRQ = 0xFFFFFE0000003E00

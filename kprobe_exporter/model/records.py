@@ -1,0 +1,182 @@
+"""Layouts, the records of their events, batches of records, and how two records become one."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from kprobe_exporter.model.aggregation import RecordFilter, Refused, Tally
+from kprobe_exporter.model.condition import Computed
+from kprobe_exporter.model.stacks import Addresses, Stack, StackTally
+from kprobe_exporter.model.values import Arg, ReturnType, Words
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What an event of one installed probe carries, and how its text is parsed.
+
+    ``layout_id`` is the layout's number in its agent; records refer to their layout by it. ``pattern`` is a
+    regular expression for the text of a static tracepoint, with one group per argument; None for probe
+    events, which the kernel prints in one form. ``stack``: the kernel's stack follows each event, and with
+    ``user_stack`` the program's.
+    ``user``: the addresses are a program's, so the caller is unknown. ``caller``: the configuration uses
+    the function that a return goes back to, for which the kernel's symbols have to be loaded. ``absent`` are
+    the fields that the configuration uses and this event lacks: their labels are empty. ``computed`` are
+    fields that the agent computes of those that a record holds. ``names`` are fields with words for numbers.
+    """
+
+    layout_id: int
+    probe: str
+    event: str
+    form: Literal["entry", "return", "eprobe", "tracepoint", "joined"]
+    symbol: str
+    args: tuple[Arg, ...] = ()
+    returns: ReturnType | None = None
+    pattern: bytes | None = None
+    stack: bool = False
+    user_stack: bool = False
+    user: bool = False
+    caller: bool = False
+    absent: frozenset[str] = frozenset()
+    computed: tuple[Computed, ...] = ()
+    names: tuple[tuple[str, Words], ...] = ()
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The arguments that the agent itself needs, and nothing shows."""
+        return frozenset((STACK_POINTER, *(guard for arg in self.args for guard in arg.guards)))
+
+    @property
+    def unsigned(self) -> frozenset[str]:
+        """The arguments that are unsigned 64-bit numbers. An error in a return value is made negative."""
+        wraps = self.returns is not None and self.returns.wrap
+        return frozenset(
+            arg.name for arg in self.args if arg.unsigned and not (wraps and arg.name == "return")
+        )
+
+    def place(self, name: str) -> int | None:
+        """Return the index of the argument ``name`` in a record of this layout, None if it has none."""
+        for number, arg in enumerate(self.args, VALUES):
+            if arg.name == name:
+                return number
+        return None
+
+
+Record: TypeAlias = tuple[Any, ...]
+"""One event as the sources deliver it: a flat tuple, since this is the hot path. Its indexes:
+
+LAYOUT_ID the layout's number · TIME nanoseconds of the instance's clock · CPU · TID in the initial pid
+namespace · TGID in the same namespace, None where it was not recorded · CALLER the name, in bytes, of the
+function that a return goes back to, None where it is unknown · from VALUES on the layout's ``args``.
+"""
+
+
+LAYOUT_ID, TIME, CPU, TID, TGID, CALLER, VALUES = range(7)
+
+
+class Loss(NamedTuple):
+    """An interval in which events of one CPU were lost, in nanoseconds of the instance's clock."""
+
+    cpu: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one read gave: records in the order in which the kernel printed them, sums, stacks and losses.
+
+    ``lost`` is the sum of the kernel's LOST lines. Per-CPU ``overrun`` counts the same events, so the two
+    are never added. ``stacks`` pair frames, innermost first, as printed, with the record that they belong
+    to. The kernel writes an event before its stack, and events do not wait for their stacks: the record
+    may be from an earlier batch, and the last frames may come with the next batch. ``user_stacks`` are those
+    of programs, with the process' id, or in text the thread's, and come before the kernel's.
+
+    ``repeated`` are records of layouts with a recipe, each with the number of those that it stands for: they
+    are equal in all that the recipe uses.
+
+    ``tallies`` are the sums over the records of layouts with a recipe. Those in ``by_thread`` hold a thread's
+    id where its cgroup is the key, each with the moment of its first record: that was its cgroup for all of
+    the sum. ``arrived`` counts these records by
+    layout_id, and those of layouts whose records the source filters; ``passed`` counts those that passed the
+    filter, where the agent evaluates it. ``begun`` counts
+    the first halves of calls and pairs, by the joined layout's id.
+
+    ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
+    its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
+    the events that belong to a pair whose other half is missing, by the joined layout's id; ``table_full``
+    those that found no room in a hist table, by layout_id.
+
+    ``stack_tallies`` are the stacks of layouts whose recipe counts them; ``without_stack`` is the number of
+    records that have none, or no value to weigh it by, by layout_id.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    repeated: list[tuple[Record, int]] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)
+    by_thread: list[tuple[int, Tally]] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    arrived: dict[int, int] = field(default_factory=dict)
+    passed: dict[int, int] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)
+    unparsed: int = 0
+    lost: int = 0
+    stacks: list[tuple[Record, Stack]] = field(default_factory=list)
+    user_stacks: list[tuple[Record, int, Addresses]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    unpaired: Counter[int] = field(default_factory=Counter)
+    table_full: Counter[int] = field(default_factory=Counter)
+    stack_tallies: list[StackTally] = field(default_factory=list)
+    without_stack: Counter[int] = field(default_factory=Counter)
+
+    def passes(self, record: Record, filters: Mapping[int, RecordFilter]) -> bool:
+        """Return whether a record passes the filter of its layout, if it has one, and count it then."""
+        layout_id = record[LAYOUT_ID]
+        if (only := filters.get(layout_id)) is None:
+            return True
+        passed = only.test(record)
+        self.arrived[layout_id] = self.arrived.get(layout_id, 0) + 1
+        self.passed[layout_id] = self.passed.get(layout_id, 0) + passed
+        return passed
+
+
+STACK_POINTER = "stack_pointer"
+"""The argument that holds ``$stack`` in both halves of a call; the halves are paired by it."""
+
+
+CALLER_ADDRESS = "caller_address"
+"""The field of a probe in a program from which its label ``caller`` is made."""
+
+
+class Join(NamedTuple):
+    """How two events become one record: an event of ``begins``, and then one of ``end``.
+
+    ``layout`` is the joined record's: TIME, CPU, TID and TGID are the first event's, CALLER the second's.
+    An argument is the first event's if that has it, else the second's; ``duration`` is the nanoseconds
+    between the two. ``by`` says how events are paired: ``stack`` pairs a function's entry and return by
+    thread and STACK_POINTER; ``key`` pairs an end with the latest first event that has equal values of the
+    fields ``key``.
+    """
+
+    layout: Layout
+    begins: tuple[Layout, ...]
+    end: Layout
+    by: Literal["stack", "key"]
+    key: tuple[str, ...] = ()
+
+
+class Emission(NamedTuple):
+    """One event to export. It is kept small, since it may wait in a queue and be dropped there.
+
+    ``record`` has the layout whose id is ``record[LAYOUT_ID]``. ``trace`` and ``span`` are the ids of a span;
+    a log record has the ``span`` 0. ``parent`` is the span of ``trace`` that it belongs to, 0 for none.
+    ``stack`` holds frames, innermost first. ``attributes`` describe the container and the pod of the
+    thread; None where they were not recorded or the thread was in none.
+    """
+
+    record: Record
+    trace: int = 0
+    span: int = 0
+    parent: int = 0
+    stack: tuple[bytes, ...] = ()
+    attributes: Mapping[str, str] | None = None
