@@ -1,14 +1,13 @@
 """All numbers of the agent: fed by events and by the kernel's counts, copied at a scrape."""
 
-import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from operator import itemgetter
 
+from kprobe_exporter.aggregate.attached_layout import AttachedLayout, for_layout
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.numbers import (
     Accumulator,
@@ -18,7 +17,6 @@ from kprobe_exporter.aggregate.numbers import (
     MetricNumbers,
     Numbers,
     ProbeNumbers,
-    Take,
     built_in,
     spreads,
 )
@@ -31,30 +29,10 @@ from kprobe_exporter.model.aggregation import Refused, Tally, Where
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Layout, Record
 from kprobe_exporter.model.snapshot import Exemplar, KernelCounts, Spread
-from kprobe_exporter.model.specs import CgroupOf, MetricSpec, ProbeMetrics
-from kprobe_exporter.model.values import ABSENT, Value, Words, swapped
+from kprobe_exporter.model.specs import CgroupOf, ProbeMetrics
 
 MOST_OWNERS = 1024
 """Detached layouts whose probe is remembered: what is left of their calls is counted after they have gone."""
-
-
-@dataclass(slots=True)
-class _Attached:
-    """One layout. ``events`` have arrived (``filtered``: and passed the agent's filter). ``recorded`` are the
-    hits among what has arrived: of a call or a pair (``joined``), the events that begin it."""
-
-    probe: str
-    sums: Sums
-    takes: Mapping[int, Take]
-    deltas: HistDeltas
-    filtered: bool
-    joined: bool
-    events: int = 0
-    recorded: int = 0
-
-    def count(self, arrived: int, passed: int) -> None:
-        self.events += passed if self.filtered else arrived
-        self.recorded += 0 if self.joined else arrived
 
 
 class Aggregator:
@@ -86,7 +64,7 @@ class Aggregator:
         self.epoch = 0
         self._probes: dict[str, ProbeNumbers] = {}
         self._metrics: dict[str, MetricNumbers] = {}
-        self._attached: dict[int, _Attached] = {}
+        self._attached: dict[int, AttachedLayout] = {}
         self._handlers: dict[int, Callable[[Record], None]] = {}
         self._lost: defaultdict[str, Accumulator] = defaultdict(Accumulator)
         self._lost_here: Counter[str] = Counter()
@@ -155,11 +133,13 @@ class Aggregator:
                 take = self._metrics[spec.name].take(spec)
                 unreadable = partial(self.lose, "unreadable", probe=layout.probe)
                 take = selected(spec, take, layout.unsigned, self._failures, unreadable)
-                takes[number] = named(_for_layout(take, spec, layout), spec, self._programs, self._lock)
+                takes[number] = named(for_layout(take, spec, layout), spec, self._programs, self._lock)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None
-            self._attached[layout.layout_id] = _Attached(layout.probe, sums, takes, deltas, filtered, joined)
+            self._attached[layout.layout_id] = AttachedLayout(
+                layout.probe, sums, takes, deltas, filtered, joined
+            )
             self._handlers[layout.layout_id] = _pass_over if summed else sums.add
             self._owners[layout.layout_id] = layout.probe
             if len(self._owners) > MOST_OWNERS + len(self._attached):  # the oldest goes
@@ -192,7 +172,7 @@ class Aggregator:
             if probe is not None:
                 probe.hits.leave_out(hits)
 
-    def _forget(self, layout: Layout) -> tuple[_Attached | None, ProbeNumbers | None]:
+    def _forget(self, layout: Layout) -> tuple[AttachedLayout | None, ProbeNumbers | None]:
         """Forget a layout and begin the next epoch; return what was attached, and its probe's numbers."""
         attached = self._attached.pop(layout.layout_id, None)
         self._handlers.pop(layout.layout_id, None)
@@ -414,40 +394,3 @@ class Aggregator:
 
 def _pass_over(record: Record) -> None:
     """Count nothing."""
-
-
-def _for_layout(take: Take, spec: MetricSpec, layout: Layout) -> Take:
-    """Return the function that takes a metric's tallies of the events of this layout.
-
-    ABSENT stands in place of each absent field. A number that was delivered in the host's byte order, and is
-    decoded by what takes network order, gets that again. A number for which the layout has a word becomes it.
-    """
-    network = {arg.name: arg.network for arg in layout.args if arg.network and sys.byteorder == "little"}
-    words = dict(layout.names)
-    changes: dict[int, Callable[[Value], Value]] = {}
-    for index, label in enumerate(spec.labels):
-        if label.field in layout.absent:
-            changes[index] = lambda _: ABSENT
-        elif label.network and label.field in network:
-            changes[index] = partial(_swapped, size=network[label.field])
-        elif label.named and label.field in words:
-            changes[index] = partial(_worded, words=words[label.field])
-    if not changes:
-        return take
-
-    def taken(tally: Tally) -> None:
-        key = list(tally.key)
-        for index, change in changes.items():
-            key[index] = change(key[index])
-        take(tally._replace(key=tuple(key)))
-
-    return taken
-
-
-def _swapped(value: Value, size: int) -> Value:
-    return swapped(value, size) if isinstance(value, int) else value
-
-
-def _worded(value: Value, words: Words) -> Value:
-    found = words(value) if isinstance(value, int) else None
-    return value if found is None else found.encode()

@@ -1,0 +1,73 @@
+"""A layout whose events are counted: how many came, and how a metric takes their tallies."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from kprobe_exporter.aggregate.hist_deltas import HistDeltas
+from kprobe_exporter.aggregate.numbers import Take
+from kprobe_exporter.aggregate.sums import Sums
+from kprobe_exporter.model.aggregation import Tally
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.specs import MetricSpec
+from kprobe_exporter.model.values import ABSENT, Value, Words, swapped
+
+
+@dataclass(slots=True)
+class AttachedLayout:
+    """A layout that is attached.
+
+    ``events`` have arrived, and passed the agent's filter if it is ``filtered``. ``recorded`` are the hits
+    among what has arrived: of a call or a pair (``joined``), the events that begin it.
+    """
+
+    probe: str
+    sums: Sums
+    takes: Mapping[int, Take]
+    deltas: HistDeltas
+    filtered: bool
+    joined: bool
+    events: int = 0
+    recorded: int = 0
+
+    def count(self, arrived: int, passed: int) -> None:
+        self.events += passed if self.filtered else arrived
+        self.recorded += 0 if self.joined else arrived
+
+
+def for_layout(take: Take, spec: MetricSpec, layout: Layout) -> Take:
+    """Return the function that takes a metric's tallies of the events of this layout.
+
+    ABSENT stands in place of each absent field. A number that was delivered in the host's byte order, and is
+    decoded by what takes network order, gets that again. A number for which the layout has a word becomes it.
+    """
+    network = {arg.name: arg.network for arg in layout.args if arg.network and sys.byteorder == "little"}
+    words = dict(layout.names)
+    changes: dict[int, Callable[[Value], Value]] = {}
+    for index, label in enumerate(spec.labels):
+        if label.field in layout.absent:
+            changes[index] = lambda _: ABSENT
+        elif label.network and label.field in network:
+            changes[index] = partial(_swapped, size=network[label.field])
+        elif label.named and label.field in words:
+            changes[index] = partial(_worded, words=words[label.field])
+    if not changes:
+        return take
+
+    def taken(tally: Tally) -> None:
+        key = list(tally.key)
+        for index, change in changes.items():
+            key[index] = change(key[index])
+        take(tally._replace(key=tuple(key)))
+
+    return taken
+
+
+def _swapped(value: Value, size: int) -> Value:
+    return swapped(value, size) if isinstance(value, int) else value
+
+
+def _worded(value: Value, words: Words) -> Value:
+    found = words(value) if isinstance(value, int) else None
+    return value if found is None else found.encode()
