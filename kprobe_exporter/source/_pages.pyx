@@ -256,6 +256,7 @@ cdef class PageParser(Building):
         """Return what arrived since the last call."""
         batch, self._batch = self._batch, Batch()
         self._frames.clear()  # a module may come, and its names with it
+        self._process = None
         batch.unparsed, batch.lost = self._unparsed, self._lost
         self._unparsed = self._lost = 0
         batch.losses += close_gaps(self._gaps, self._lasts)

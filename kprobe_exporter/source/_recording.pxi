@@ -13,6 +13,8 @@ cdef class Recording(Summing):
     cdef Kind* _kinds
     cdef uint32_t _nkinds
     cdef object _layout_ids, _numbers, _readers, _wants_tgid
+    cdef int32_t _thread  # of the last record since the last ``take``, and its process
+    cdef object _process
 
     cdef object _record(self, const Pending* one, int cpu):
         """Return the record of these bytes, which have its layout's size at least."""
@@ -27,7 +29,7 @@ cdef class Recording(Summing):
         _set(made, 1, one.time)
         _set(made, 2, cpu)
         _set(made, 3, rec.tid)
-        _set(made, 4, self._names.tgid(rec.tid) if self._wants_tgid else None)
+        _set(made, 4, self._process_of(rec.tid) if self._wants_tgid else None)
         if kind.caller.kind == UNSIGNED:
             _set(made, 5, self._names.caller(_u64(one.start + kind.caller.offset)))
         else:
@@ -35,6 +37,12 @@ cdef class Recording(Summing):
         for i in range(kind.nfields):
             _set(made, 6 + i, self._value(&kind.fields[i], &rec, readers[i]))
         return made
+
+    cdef object _process_of(self, int32_t tid):
+        """Return a thread's process, asked for once for all of its records in a row."""
+        if self._process is None or tid != self._thread:
+            self._thread, self._process = tid, self._names.tgid(tid)
+        return self._process
 
     cdef object _value(self, const Place* place, const Rec* rec, read_it):
         cdef Num number

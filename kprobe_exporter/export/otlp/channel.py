@@ -154,7 +154,8 @@ class Channel(SendingThread, Generic[Item]):
                 self._counts = self._counts.plus(dropped=1)
                 return False
             self._queue.append(item)
-        if waiting + 1 >= self._wanted:
+        # To set it again takes longer than all of the rest.
+        if waiting + 1 >= self._wanted and not self._wake.is_set():
             self._wake.set()
         return True
 
