@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -55,8 +54,7 @@ def _sdist(work: Path, into: Path) -> Path:
     copy_tracked(checkout)
     tools.tool("build", "--sdist", "--no-isolation", "--outdir", first, checkout)
     [archive] = first.iterdir()
-    with tarfile.open(archive) as tar:
-        tar.extractall(tree, filter="data")
+    _unpack(archive, tree)
     normalize(tree)
     pack(tree, into / archive.name)
     return into / archive.name
@@ -65,8 +63,7 @@ def _sdist(work: Path, into: Path) -> Path:
 def _wheel(target: Target, sdist: Path, work: Path, into: Path) -> Path:
     """Build a wheel from the sdist, in a directory of its own."""
     tree, out = work / f"source-{target.machine}", work / f"wheel-{target.machine}"
-    with tarfile.open(sdist) as tar:
-        tar.extractall(tree, filter="data")
+    _unpack(sdist, tree)
     [source] = tree.iterdir()
     tools.tool(
         "build",
@@ -77,3 +74,9 @@ def _wheel(target: Target, sdist: Path, work: Path, into: Path) -> Path:
     )
     [wheel] = out.iterdir()
     return Path(shutil.move(wheel, into / wheel.name))
+
+
+def _unpack(archive: Path, into: Path) -> None:
+    """Unpack what was built here into a new directory. Debian 12's tarfile has no filters yet."""
+    into.mkdir()
+    tools.run("tar", "--extract", "--no-same-owner", "--file", archive, "--directory", into)
