@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import StartAgent
-from tests.support.flood import FLOOD, losses, settled
+from tests.support.flood import FLOOD, flooded, losses, settled
 from tests.support.provoked_calls import getppid
 from tests.vm.kernels import HIST
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
 THREADS = 2
-MOST_FLOODS = 10
 ENTERS, EXITS = "tracepoint:syscalls:sys_enter_getppid", "tracepoint:syscalls:sys_exit_getppid"
 ON_TRACEPOINTS = (
     f'"{ENTERS}"',
@@ -53,14 +52,13 @@ probes:
     attach: {attach}
     metrics: [{{counter: calls_total, labels: [tid]}}]
 """)
-    before, fired = threads_started(), 0
-    for _ in range(MOST_FLOODS):  # on a busy machine the agent may be faster than these
+    before = threads_started()
+
+    def flood() -> None:
         with ProcessPoolExecutor(THREADS) as others:
             list(others.map(getppid, [FLOOD // THREADS] * THREADS))
-        fired += FLOOD
-        metrics = settled(agent)
-        if losses(metrics) > 0:
-            break
+
+    fired, metrics = flooded(agent, flood)
     followed = 0 if of == "single" else 3 * (threads_started() - before)
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
     hits = metrics.value("kprobe_hits_total", probe="flood")

@@ -1,11 +1,34 @@
 """A flood of events in a small buffer, and what is lost of it."""
 
+import signal
 import time
+from collections.abc import Callable
 
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually
 
 FLOOD = 100_000
+MOST_FLOODS = 3
+
+
+def flooded(agent: AgentProcess, flood: Callable[[], object]) -> tuple[int, Metrics]:
+    """Flood until something is lost, and return how many events that made, and what the agent then says.
+
+    An agent may be faster than a flood, so that it is stopped during the last one.
+    """
+    for number in range(1, MOST_FLOODS + 1):
+        last = number == MOST_FLOODS
+        if last:
+            agent.signal(signal.SIGSTOP)
+        try:
+            flood()
+        finally:
+            if last:
+                agent.signal(signal.SIGCONT)
+        metrics = settled(agent)
+        if losses(metrics) > 0:
+            break
+    return number * FLOOD, metrics
 
 
 def losses(metrics: Metrics) -> float:
