@@ -96,34 +96,22 @@ cdef class Building(Joining):
 
     cdef object _user_stack(self, const Pending* one, int cpu):
         """Give a program's stack to the records right before it: every event of the instance has one."""
-        cdef uint32_t at = self._user_offset
-        cdef uint64_t address
         owners = self._owners_of(self._followed, one, cpu)
-        if owners is None:
-            return
-        process, addresses = _u32(one.start + self._user_process), []
-        while at + 8 <= one.length:
-            address = _u64(one.start + at)
-            if address == 0:
-                break
-            addresses.append(address)
-            at += 8
-        self._batch.user_stacks += [(record, process, tuple(addresses)) for record in owners]
+        if owners is not None:
+            process = _u32(one.start + self._user_process)
+            addresses = _addresses_of(one, self._user_offset, OF_PROGRAM)
+            self._batch.user_stacks += [(record, process, addresses) for record in owners]
 
     cdef object _stack(self, const Pending* one, int cpu):
-        cdef uint32_t at = self._stack_offset
-        cdef uint64_t address
+        """Give the kernel's stack to the latest records that have one."""
         owners = self._owners_of(self._stacked, one, cpu)
-        if owners is None:
-            return
-        if at > one.length:
-            at = one.length
-        found = []
-        while at + 8 <= one.length:
-            address = _u64(one.start + at)
-            if address == <uint64_t>0 - 1:
-                break
-            found.append(self._frame(address))
-            at += 8
-        frames = tuple(found)
-        self._batch.stacks += [(record, frames) for record in owners]
+        if owners is not None:
+            addresses = _addresses_of(one, self._stack_offset, OF_KERNEL)
+            frames = tuple([self._frame(address) for address in addresses])
+            self._batch.stacks += [(record, frames) for record in owners]
+
+
+cdef object _addresses_of(const Pending* one, uint32_t first, uint8_t of):
+    """Return the addresses of a stack's record."""
+    first = min(first, one.length)
+    return _addresses(one.start + first, _end_of_stack(one.start, first, one.length, of) - first)

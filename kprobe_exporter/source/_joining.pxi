@@ -285,21 +285,14 @@ cdef class Joining(JoinSetup):
         return 0
 
     cdef bint _queue_stack(self, uint8_t of, const uint8_t* start, uint32_t length) noexcept nogil:
-        """Give a stack to the half that waits for it; False if there is no memory.
-
-        A stack ends at its first number that is no address: ULONG_MAX in the kernel's
-        (kernel/trace/trace_output.c: trace_stack_print), 0 in a program's (trace_user_stack_print).
-        """
-        cdef uint64_t end = 0 if of == OF_PROGRAM else <uint64_t>0 - 1
+        """Give a stack to the half that waits for it; False if there is no memory."""
         cdef uint32_t first = min(length, self._user_offset if of == OF_PROGRAM else self._stack_offset)
-        cdef uint32_t at = first
+        cdef uint32_t process = _u32(start + self._user_process) if of == OF_PROGRAM else 0
         cdef int32_t tid
         memcpy(&tid, start + 4, 4)
-        while at + 8 <= length and _u64(start + at) != end:
-            at += 8
         return _add_stack(
-            &self._queues[self._queue_at], of, tid,
-            _u32(start + self._user_process) if of == OF_PROGRAM else 0, start + first, at - first,
+            &self._queues[self._queue_at], of, tid, process,
+            start + first, _end_of_stack(start, first, length, of) - first,
         )
 
     cdef uint64_t _queued_halves(self) noexcept:

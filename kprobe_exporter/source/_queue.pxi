@@ -70,6 +70,18 @@ cdef inline uint8_t* _stack_bytes(Queued* one) noexcept nogil:
     return <uint8_t*>one + sizeof(Queued) + _padded(one.length)
 
 
+cdef inline uint32_t _end_of_stack(const uint8_t* start, uint32_t first, uint32_t length, uint8_t of) noexcept nogil:
+    """Return where the addresses of a stack's record end that begin at ``first``.
+
+    They end at the first number that is no address: ULONG_MAX in the kernel's (kernel/trace/trace_output.c:
+    trace_stack_print), 0 in a program's (trace_user_stack_print).
+    """
+    cdef uint64_t end = 0 if of == OF_PROGRAM else <uint64_t>0 - 1
+    while first + 8 <= length and _u64(start + first) != end:
+        first += 8
+    return first
+
+
 cdef bint _make_room(Queue* queue, size_t size) noexcept nogil:
     """Make room for so many bytes behind the last half; False if there is no memory."""
     cdef size_t room
