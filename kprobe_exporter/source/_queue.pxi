@@ -70,7 +70,9 @@ cdef inline uint8_t* _stack_bytes(Queued* one) noexcept nogil:
     return <uint8_t*>one + sizeof(Queued) + _padded(one.length)
 
 
-cdef inline uint32_t _end_of_stack(const uint8_t* start, uint32_t first, uint32_t length, uint8_t of) noexcept nogil:
+cdef inline uint32_t _end_of_stack(
+    const uint8_t* start, uint32_t first, uint32_t length, uint8_t of
+) noexcept nogil:
     """Return where the addresses of a stack's record end that begin at ``first``.
 
     They end at the first number that is no address: ULONG_MAX in the kernel's (kernel/trace/trace_output.c:
@@ -121,7 +123,7 @@ cdef inline bint _enqueue(
 
 
 cdef bint _extend(Queue* queue, const uint8_t* bytes, uint32_t length) noexcept nogil:
-    """Append bytes to the stack of the half that waits, in front of what follows it; False if there is no memory."""
+    """Append bytes to the stack of the half that waits, before what follows; False if there is no memory."""
     cdef Queued* one
     cdef uint8_t* end
     cdef size_t size, grown
