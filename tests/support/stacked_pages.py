@@ -127,18 +127,18 @@ def user(tid: int, process: int, *addresses: int) -> bytes:
     return event(12, tid, struct.pack("=Ixxxx8Q", process, *addresses, *[0] * (8 - len(addresses))))
 
 
-def drawn(random: Random, tids: Sequence[int], more: Sequence[int] = (21,)) -> list[bytes]:
+def drawn(random: Random, tids: Sequence[int], *, in_interrupt: bool = False) -> list[bytes]:
     """Return an event, mostly with its stacks, perhaps with those of an interrupt in between.
 
-    No event of a program comes in an interrupt.
+    No event of a program comes in an interrupt, and no interrupt in one.
     """
     tid = random.choice(tids)
-    number = random.choice([20, 22, 22, 23, 23, 24, 25, *more])
+    number = random.choice([20, 22, 22, 23, 23, 24, 25, *(() if in_interrupt else (21,))])
     made = [event(number, tid, struct.pack("=i", random.choice([0, 1, 2, 7])))]
     if random.random() < 0.9:
         made.append(user(tid, random.choice([70, 71]), *random.choices([16, 32], k=random.randint(0, 3))))
-    if random.random() < 0.15:
-        made += drawn(random, [tid], ())
+    if not in_interrupt and random.random() < 0.15:
+        made += drawn(random, [tid], in_interrupt=True)
     if number in (20, 22, 24) and random.random() < 0.9:
         made.append(kernel(tid, *random.choices([0x10, 0x20, 0x1000], k=random.randint(0, 4)), 2**64 - 1, 5))
     if random.random() < 0.05:
@@ -162,7 +162,7 @@ def record(random: Random, steps: int, losing: float) -> list[tuple[int, dict[in
         for cpu, some in streams.items():
             while some and (some[0][0] <= cut or cpu not in found):
                 page = Page(some[0][0], flags=MISSED if lost[cpu] else 0)
-                for _ in range(random.choice([4, 9, 20])):
+                for _ in range(random.choice([9, 20])):  # an event and its stacks are on two pages at most
                     if some and page.room(len(some[0][1]) + 16):
                         page.add(*some.pop(0))
                 lost[cpu] = random.random() < losing
