@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from kprobe_exporter.tracefs.poller import read_counts
 from tests.bench import latency_guest
 from tests.bench.bpftrace import bpftrace
 from tests.bench.checks import saw_all
-from tests.bench.probes import TRACEFS, configured, own_instance, put
+from tests.bench.probes import configured, own_instance, put
 from tests.bench.rounds import in_rounds
 
 FUNCTION = latency_guest.FUNCTION
@@ -40,7 +40,6 @@ STACKS = f"probes: [{{name: bench, help: Calls., attach: 'kprobe:{FUNCTION}', st
 TRIGGER = "hist:keys=return.log2:vals=return:size=128 if return > 0"
 
 BARE = "kprobe_exporter_bench/bare"
-PROFILE = TRACEFS / "kprobe_profile"
 LISTED = Path("/sys/kernel/debug/kprobes/list")
 
 NOTHING = "no probe"
@@ -92,20 +91,16 @@ def planned(instance: Instance, text: str, aggregate: str, trigger: str | None =
 @contextmanager
 def bare(instance: Instance) -> Iterator[None]:
     """The least that a kprobe's event is: no field, no filter, no trigger, and written by hand."""
-    definitions = TRACEFS / "kprobe_events"
-    with definitions.open("a") as file:
-        file.write(f"p:{BARE} {FUNCTION}\n")
-    try:
-        instance.write(f"events/{BARE}/enable", "1")
+    enable = f"events/{BARE}/enable"
+    with ExitStack() as stack:
+        instance.files.write("kprobe_events", f"p:{BARE} {FUNCTION}")
+        stack.callback(instance.files.write, "kprobe_events", f"-:{BARE}")
+        instance.write(enable, "1")
+        stack.callback(instance.write, enable, "0")
         yield
-        instance.write(f"events/{BARE}/enable", "0")
-        hits = {name: hits for name, hits, _ in map(str.split, PROFILE.read_text().splitlines())}
-        saw_all(int(hits[BARE.rpartition("/")[2]]), RUNS * CALLS)
-    finally:
-        with suppress(OSError):
-            instance.write(f"events/{BARE}/enable", "0")
-        with definitions.open("a") as file:
-            file.write(f"-:{BARE}\n")
+        lines = instance.files.read("kprobe_profile").decode().splitlines()
+        hits = {name: int(hits) for name, hits, _ in map(str.split, lines)}
+        saw_all(hits[BARE.rpartition("/")[2]], RUNS * CALLS)
 
 
 def absent(instance: Instance) -> dict[str, str]:
