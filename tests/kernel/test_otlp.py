@@ -113,16 +113,14 @@ def provoked(agent: AgentProcess) -> tuple[int, int, Metrics]:
     after = time.time_ns()
     fsyncs_of_a_pipe()
 
-    def delivered() -> bool:
-        metrics = agent.scrape()
+    def delivered(metrics: Metrics) -> bool:
         sent = [
             metrics.value("kprobe_exporter_otlp_exported_total", signal=signal)
             for signal in ("logs", "traces")
         ]
         return sent == [TIMES, 2 * TIMES]
 
-    eventually(delivered, 60)
-    return before, after, agent.scrape()
+    return before, after, agent.scrape_until(delivered, 50)
 
 
 def start(start_agent: StartAgent, endpoint: str, protocol: str) -> AgentProcess:

@@ -30,7 +30,7 @@ static __attribute__((noinline)) void call(void) {
 #else
   register long number __asm__("x8") = 173;
   register long result __asm__("x0");
-  __asm__ volatile("svc 0" : "=r"(result) : "r"(number) : "memory");
+  __asm__ volatile("svc 0" : "=r"(result) : "r"(number) : "x30", "memory");  // x30: it saves a frame
 #endif
 }
 

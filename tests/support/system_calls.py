@@ -9,7 +9,7 @@ import pytest
 from kprobe_exporter.symbols.lists import WRAPPERS
 from tests.vm.report import OTHER_MACHINE
 
-BLACKLISTED = {"x86_64": "do_int3", "aarch64": "do_debug_exception"}[platform.machine()]
+BLACKLISTED = {"x86_64": "do_int3", "aarch64": "do_mem_abort"}[platform.machine()]
 """A function that the kernel keeps kprobes off."""
 
 only_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason=OTHER_MACHINE)
