@@ -96,6 +96,12 @@ def at_rest(made: Callable[[], Counter[str]], function: str) -> int:
     return times
 
 
+def keep_on(cpu: int, pid: int) -> None:
+    """Have all threads of a process run on this CPU only."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(task), {cpu})
+
+
 def _hits(files: MountedTracefs) -> Counter[str]:
     rows = (line.split() for line in files.read("kprobe_profile").decode().splitlines())
     prefix = f"{OWN}_"
