@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal
 
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import choice, getter, passes
+from kprobe_exporter.aggregate.recipes import getter, is_writable, passes
 from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import Channel, SignalCounts, short_turns
@@ -86,43 +86,46 @@ class OtlpExport:
         self._left = FLUSH
         self._selector = Selector(self._put, self._drop, otlp.max_per_second, identity=identity)
 
-    @staticmethod
-    def choice(attached: Attached, export: Export) -> RecordChoice | None:
-        """Return how the source can choose what is exported, None if each record is needed.
-
-        A call that is a span may be needed for what lies in it, although its filter rejects it; that is known
-        when it has ended. A pair by a key other than the thread lies in nothing, and nothing in it.
-        """
-        join = attached.joined
-        if export.signal == "span" and (join is None or join.by == "stack" or join.key == ("tid",)):
-            return None
+    def choice(self, attached: Attached, export: Export) -> RecordChoice | None:
+        """Return how the source can choose what is exported; None if its condition needs each record."""
         only = None if export.where is None else where(parse_formula(export.where))
-        return choice(attached.layout, only, export.sample if export.signal == "log" else 1.0)
+        if only is not None and not is_writable(only, attached.layout):
+            return None
+        join = attached.joined
+        return RecordChoice(
+            export.signal,
+            only,
+            export.sample,
+            export.max_per_second,
+            self._otlp.max_per_second,
+            nested=join is not None and (join.by == "stack" or join.key == ("tid",)),
+            system_call=attached.spec.kind == Kind.SYSCALL,
+        )
 
     def add(self, attached: Attached, export: Export, pairing: Pairing, *, chosen: bool = False) -> None:
         """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order.
 
-        ``chosen``: the source joins them, and delivers only those of `choice`.
+        ``chosen``: the source joins them, and delivers those of `choice` as ``Batch.emissions``.
         """
         layout = attached.layout
-        on_record = self._selector.on_record(
-            layout,
-            export.signal,
-            1.0 if chosen and export.signal == "log" else export.sample,
-            export.max_per_second,
-            None if chosen else _passes(attached, export),
-            attached.joined,
-            chosen=chosen,
-        )
         if chosen:
-            pairing.watch(layout, on_record)
+            self._selector.expect(layout, export.signal)
             if attached.joined is not None:
                 pairing.add(attached.joined)
-        elif attached.joined is not None:
-            called = attached.spec.kind == Kind.SYSCALL
-            pairing.add(attached.joined, ended=on_record, system_call=called)
         else:
-            pairing.watch(layout, on_record)
+            on_record = self._selector.on_record(
+                layout,
+                export.signal,
+                export.sample,
+                export.max_per_second,
+                _passes(attached, export),
+                attached.joined,
+            )
+            if attached.joined is not None:
+                called = attached.spec.kind == Kind.SYSCALL
+                pairing.add(attached.joined, ended=on_record, system_call=called)
+            else:
+                pairing.watch(layout, on_record)
         self._probes[layout.layout_id] = layout.probe, layout.place("duration")
         self._descriptions[layout.layout_id] = Description(
             layout,

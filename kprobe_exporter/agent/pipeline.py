@@ -56,6 +56,11 @@ class _Flow(NamedTuple):
         recipe = self.recipe if self.join is None else self.join.recipe
         return recipe is not None and recipe.choice is not None
 
+    @property
+    def exported_one_by_one(self) -> bool:
+        """Whether it is exported, and each of its records is needed for that."""
+        return self.export is not None and not self.chosen
+
 
 @dataclass(eq=False)
 class Pipeline:
@@ -111,11 +116,6 @@ class Pipeline:
             self._identities.cgroups.lost()
         self.consume(Batch())
 
-    def sums(self, probe: ProbeState, attached: Attached) -> bool:
-        """Return whether the source adds up these records also where it delivers them."""
-        flow = self._flow(probe, attached)
-        return flow is not None and flow.chosen
-
     def prepare(self, probes: Iterable[Probe]) -> None:
         """Prepare what these probes need, so that no event has to wait for it.
 
@@ -144,8 +144,7 @@ class Pipeline:
 
         Raises TracefsError if an event cannot be read.
         """
-        found = [self._flow(probe, attached) for probe in probes for attached in probe.attachments]
-        flows = {flow.attached.layout.layout_id: flow for flow in found if flow is not None}
+        flows = self._flows_of(probes)
         cgroup_events = handlers(self._identities.cgroup_events, self._identities.cgroups)
         ends = handlers(self._identities.thread_events, self._pairing.threads)
         layouts = {part.layout: part.system for own in self._identities.tracepoints for part in own.parts}
@@ -198,25 +197,40 @@ class Pipeline:
         if attached.joined is not None:
             self._pairing.tell(attached.joined, self._recorded.joined)
 
-    def _flow(self, probe: ProbeState, attached: Attached) -> _Flow | None:
-        """Return how the events of one of a probe's attachments flow, None if it has none."""
+    def _flows_of(self, probes: Iterable[ProbeState]) -> dict[int, _Flow]:
+        """Return how the events of these probes flow, by layout_id.
+
+        One place knows all exported calls, as they lie in each other: the source, if it can choose what is
+        exported of every probe; else the export, which then needs each record.
+        """
+        attachments = [(probe, attached) for probe in probes for attached in probe.attachments]
+        found = [self._flow(*one, choosing=self._buffers.adds_up) for one in attachments]
+        if any(flow is not None and flow.exported_one_by_one for flow in found):
+            found = [self._flow(*one, choosing=False) for one in attachments]
+        return {flow.attached.layout.layout_id: flow for flow in found if flow is not None}
+
+    def _flow(self, probe: ProbeState, attached: Attached, *, choosing: bool) -> _Flow | None:
+        """Return how the events of one of a probe's attachments flow, None if it has none.
+
+        ``choosing``: the source chooses what is exported, if it can.
+        """
         if attached.spec.plan != "events":
             return None
         before = self._flows.get(attached.layout.layout_id)
-        if before is not None and before.attached is attached:
+        if before is not None and before.attached is attached and before.chosen <= choosing:
             return before
         export = probe.plan.probe.export
         by_kernel = isinstance(attached.spec, ProbeSpec) and attached.spec.stack_table is not None
         counts = None if by_kernel else self._stacks.of(probe.name)
         each = _Flow(attached, None, None, export if self._otlp is not None else None, counts)
-        return self._summed(probe, each)
+        return self._summed(probe, each, choosing=choosing)
 
-    def _summed(self, probe: ProbeState, each: _Flow) -> _Flow:
+    def _summed(self, probe: ProbeState, each: _Flow, *, choosing: bool) -> _Flow:
         """Return the flow with what the source does, if it need not deliver each event."""
         attached, export, choice, stacks = each.attached, each.export, None, None
         if export is not None:
             assert self._otlp is not None
-            choice = self._otlp.choice(attached, export) if self._buffers.adds_up else None
+            choice = self._otlp.choice(attached, export) if choosing else None
             if choice is None:
                 return each
         elif each.counts is not None and self._buffers.adds_up:

@@ -193,7 +193,6 @@ class ProbeSet:
             residual_filter=attached.residual_filter,
             tables=attached.tables,
             joined=attached.joined is not None,
-            summed=self._pipeline.sums(probe, attached),
         )
         self._stacks.attach(attached)
         if probe.plan.probe.export is not None and (note := self._identities.note) is not None:

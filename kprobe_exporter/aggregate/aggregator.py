@@ -66,6 +66,7 @@ class Aggregator:
         self._metrics: dict[str, MetricNumbers] = {}
         self._attached: dict[int, AttachedLayout] = {}
         self._handlers: dict[int, Callable[[Record], None]] = {}
+        self._watched: dict[int, Callable[[Record], None]] = {}  # of attached layouts
         self._lost: defaultdict[str, Accumulator] = defaultdict(Accumulator)
         self._lost_here: Counter[str] = Counter()
         self._owners: dict[int, str] = {}  # the probes of layouts, also of those that were detached lately
@@ -117,14 +118,12 @@ class Aggregator:
         residual_filter: Where | None = None,
         tables: Sequence[HistTable] = (),
         joined: bool = False,
-        summed: bool = False,
     ) -> None:
         """Prepare for the events of an installed probe that was declared, or for its hist ``tables``.
 
         ``count_hits``: the kernel does not count the hits, so each event that arrives is one. With a
         ``residual_filter``, an event that does not pass is a hit, but not an event. ``joined``: the hits are
-        the first events of a call or a pair, of which only the number arrives here. ``summed``: the records
-        that arrive are in the source's sums as well, and are not counted.
+        the first events of a call or a pair, of which only the number arrives here.
         """
         with self._lock:
             probe = self._probes[layout.probe]
@@ -140,7 +139,7 @@ class Aggregator:
             self._attached[layout.layout_id] = AttachedLayout(
                 layout.probe, sums, takes, deltas, filtered, joined
             )
-            self._handlers[layout.layout_id] = _pass_over if summed else sums.add
+            self._handlers[layout.layout_id] = sums.add
             self._owners[layout.layout_id] = layout.probe
             if len(self._owners) > MOST_OWNERS + len(self._attached):  # the oldest goes
                 del self._owners[next(one for one in self._owners if one not in self._attached)]
@@ -176,6 +175,7 @@ class Aggregator:
         """Forget a layout and begin the next epoch; return what was attached, and its probe's numbers."""
         attached = self._attached.pop(layout.layout_id, None)
         self._handlers.pop(layout.layout_id, None)
+        self._watched.pop(layout.layout_id, None)
         probe = self._probes.get(layout.probe)
         if probe is not None and attached is not None:
             probe.events_before += attached.events
@@ -183,12 +183,16 @@ class Aggregator:
         return attached, probe
 
     def watch(self, layout_id: int, handle: Callable[[Record], None]) -> None:
-        """Call ``handle`` with each record of a layout, in stream order; if it is attached, also count it."""
+        """Call ``handle`` with each record of a layout, in stream order; if it is attached, also count it.
+
+        Records that the source has counted and chosen to export are among them.
+        """
         with self._lock:
             add = self._handlers.get(layout_id)
             if add is None:
                 self._handlers[layout_id] = handle
                 return
+            self._watched[layout_id] = handle
 
             def both(record: Record) -> None:
                 add(record)
@@ -207,17 +211,19 @@ class Aggregator:
             self._expire()
             unparsed = batch.unparsed
             handlers = self._handlers
-            by_thread = sorted(batch.by_thread, key=itemgetter(0), reverse=True)
+            timed: list[tuple[int, Tally | Record]] = [*batch.by_thread]
+            timed += [(emission.record[TIME], emission.record) for emission in batch.emissions]
+            timed.sort(key=itemgetter(0), reverse=True)
             for record in batch.records:
-                while by_thread and by_thread[-1][0] < record[TIME]:
-                    self._take_by_thread(*by_thread.pop())
+                while timed and timed[-1][0] < record[TIME]:
+                    self._take_timed(*timed.pop())
                 handle = handlers.get(record[LAYOUT_ID])
                 if handle is None:
                     unparsed += 1
                 else:
                     handle(record)
-            while by_thread:
-                self._take_by_thread(*by_thread.pop())
+            while timed:
+                self._take_timed(*timed.pop())
             unparsed += self._repeat(batch)
             self._sum_up(
                 {record[LAYOUT_ID] for record in batch.records}
@@ -265,10 +271,16 @@ class Aggregator:
                     if number:
                         self.lose(reason, number, self._owners.get(one.layout_id))
 
-    def _take_by_thread(self, moment: int, tally: Tally) -> None:
-        """Take the sum of a thread that was in one cgroup, before later events tell of another one."""
-        if (attached := self._attached.get(tally.layout_id)) is not None:
-            attached.takes[tally.feeds](attached.sums.with_cgroups(tally, moment))
+    def _take_timed(self, moment: int, one: Tally | Record) -> None:
+        """Take what is about a thread that was in one cgroup, before later events tell of another one.
+
+        It is the sum of its records, or a record that was counted and is exported.
+        """
+        if not isinstance(one, Tally):
+            if (handle := self._watched.get(one[LAYOUT_ID])) is not None:
+                handle(one)
+        elif (attached := self._attached.get(one.layout_id)) is not None:
+            attached.takes[one.feeds](attached.sums.with_cgroups(one, moment))
 
     def lose(self, reason: str, number: int, probe: str | None = None) -> None:
         """Count lost events that no other counter reports, of this probe if that is known."""
@@ -390,7 +402,3 @@ class Aggregator:
                 metric.series.expire()
                 if are_reached:
                     metric.series.forget(IDLE)
-
-
-def _pass_over(record: Record) -> None:
-    """Count nothing."""

@@ -15,7 +15,6 @@ from kprobe_exporter.model.aggregation import (
     STACKS,
     Group,
     Recipe,
-    RecordChoice,
     RecordFilter,
     Where,
 )
@@ -90,11 +89,6 @@ def _process(spec: MetricSpec) -> tuple[str, ...]:
     return (PROCESS,) if spec.of_program else ()
 
 
-def choice(layout: Layout, where: Where | None, share: float) -> RecordChoice | None:
-    """Return how the source can choose these records; None if it has to deliver each."""
-    return RecordChoice(where, share) if where is None or _writable(where, layout) else None
-
-
 def counted_stacks(weigh: str | None) -> Group:
     """Return the group that counts the stacks of records, weighed by a field; errors have no weight."""
     return Group(STACKS, keys=(RECORDED_STACK,), value=weigh, positive=weigh is not None)
@@ -123,7 +117,7 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
     wheres = [made.residual_filter, *(group.where for group in groups), *computed]
     if (layout.stack or layout.user_stack) and not made.by_stack:
         return "a stack belongs to each record"
-    if not all(_writable(where, layout) for where in wheres if where):
+    if not all(is_writable(where, layout) for where in wheres if where):
         return "a condition needs a pattern of strings, or a value that the record does not hold"
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
     numbers = {kinds.get(group.value) for group in groups if group.value is not None}
@@ -151,7 +145,7 @@ def join_recipe(
     halves = (*join.begins, join.end)
     if stacks is None and any(half.stack or half.user_stack for half in halves):
         return "a stack belongs to each record"
-    if not all(_writable(where, half) for half, where in filters.items()):
+    if not all(is_writable(where, half) for half, where in filters.items()):
         return "the filter of an event needs a pattern of strings, or a value that the record does not hold"
     keys = (STACK_POINTER,) if join.by == "stack" else join.key
     if not all(_plain_key(half, name) for half in halves for name in keys):
@@ -172,15 +166,15 @@ def record_filters(filters: Iterable[Mapping[Layout, Where]]) -> dict[int, Recor
     """Return, by layout_id, the filters by which the source chooses the records that it delivers."""
     return {
         layout.layout_id: RecordFilter(
-            passes(layout, where), where.condition if _writable(where, layout) else None
+            passes(layout, where), where.condition if is_writable(where, layout) else None
         )
         for some in filters
         for layout, where in some.items()
     }
 
 
-def _writable(where: Where, layout: Layout) -> bool:
-    """Return whether a condition is one on plain numbers and strings of the record."""
+def is_writable(where: Where, layout: Layout) -> bool:
+    """Return whether a source can evaluate a condition, on plain numbers and strings of the record."""
     plain = {arg.name for arg in layout.args if arg.kind in ("int", "hex", "str", "bare") and not arg.type}
     looked_up = {arg.name for arg in layout.args} | {"pid", "caller", "symbol", "comm"}
     return not has_match(where.condition) and not looked_up.difference(plain).intersection(where.fields)

@@ -1,7 +1,7 @@
 """Recipes say what to add up from a layout's records; tallies are the sums, delivered instead of records."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.condition import Condition
 
@@ -91,17 +91,27 @@ class Group(NamedTuple):
 
 
 class RecordChoice(NamedTuple):
-    """Which of the records are delivered too, although they are added up: ``share``, above 0 and up to 1, of
-    those that meet ``where``."""
+    """Which of the records are exported, although they are added up: those that meet ``where``.
 
+    ``share``, from 0 to 1, is that of log records, or of whole traces of spans. ``max_per_second`` is the
+    probe's limit, ``together`` that of all choices. ``nested``: the records of calls lie in other calls of
+    their thread, and others in them; a thread is in one ``system_call`` at a time. A record that has no
+    beginning lies in its thread's calls in any case.
+    """
+
+    signal: Literal["log", "span"]
     where: Where | None = None
     share: float = 1.0
+    max_per_second: float | None = None
+    together: float | None = None
+    nested: bool = False
+    system_call: bool = False
 
 
 class Recipe(NamedTuple):
     """Everything to add up from a layout's records. The agent, not the kernel, tests ``residual_filter``.
 
-    With a ``choice``, some of the records that pass it are delivered as well.
+    With a ``choice``, some of the records that pass it are exported as well.
     """
 
     groups: tuple[Group, ...]

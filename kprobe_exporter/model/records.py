@@ -109,6 +109,9 @@ class Batch:
 
     ``stack_tallies`` are the stacks of layouts whose recipe counts them; ``without_stack`` is the number of
     records that have none, or no value to weigh it by, by layout_id.
+
+    ``emissions`` are the records that a recipe chooses to export; ``limited`` counts those that a limit
+    stopped, by layout_id.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -128,6 +131,8 @@ class Batch:
     table_full: Counter[int] = field(default_factory=Counter)
     stack_tallies: list[StackTally] = field(default_factory=list)
     without_stack: Counter[int] = field(default_factory=Counter)
+    emissions: list["Emission"] = field(default_factory=list)
+    limited: Counter[int] = field(default_factory=Counter)
 
     def passes(self, record: Record, filters: Mapping[int, RecordFilter]) -> bool:
         """Return whether a record passes the filter of its layout, if it has one, and count it then."""

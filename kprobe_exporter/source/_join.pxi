@@ -9,17 +9,11 @@ cdef enum:  # what an event is for the joins
 cdef enum:
     STACK_KEY = 12
 
-cdef struct Chooser:  # which records are delivered, though they are added up
+cdef struct Chooser:  # which records are exported, though they are added up
     bint chooses
     int32_t where  # -1 for all
     uint64_t share  # of 2 ** 64 - 1
-
-cdef struct Chosen:  # a joined record to be delivered: the bytes of both halves follow
-    uint32_t way
-    int32_t[2] kinds
-    int32_t[2] cpus
-    uint32_t[2] lengths
-    uint64_t[2] times
+    uint32_t export
 
 cdef struct Part:
     uint8_t role
@@ -56,6 +50,7 @@ cdef struct Way:  # the records of a join that begin with one sort of event, or 
     uint64_t arrived
     uint64_t passed
     bint filtered  # by residual_filter, or a single record before it was queued
+    uint32_t slot
     Chooser chooser
     int32_t[2] kinds  # of the halves of a joined record
 
@@ -127,14 +122,14 @@ cdef OpenHalf* _end_half(Open* open, const Part* part, const Rec* rec, uint8_t* 
     if half == NULL:
         return NULL
     if half.way == INHERITED:
-        free(half)
+        _free_half(open, half)
         return NULL
     if rec.time > open.next_loss:
         _advance(open, rec.time)
     if half.time >= open.broken_until and half.time <= rec.time:
         return half
     slot.unpaired += 2
-    free(half)
+    _free_half(open, half)
     return NULL
 
 

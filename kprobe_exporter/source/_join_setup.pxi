@@ -1,6 +1,22 @@
 """The part of the page parser that knows which events are halves of what, and what is added up of the joined."""
 
 
+cdef uint64_t _share(share) except? 0:
+    return min(LARGEST, round(share * LARGEST))
+
+
+cdef int _fill_nesting(Slot* slot, join, choice) except -1:
+    """Fill in how the calls of a join enclose others."""
+    cdef Nesting* nesting = &slot.nesting
+    if choice is None:
+        return 0
+    nesting.encloses, nesting.by_stack, nesting.layout_id = choice.nested, slot.by_stack, join.layout.layout_id
+    nesting.system_call, nesting.spans = choice.system_call, choice.signal == "span"
+    nesting.in_kernel = choice.system_call or (slot.by_stack and not slot.user)
+    nesting.share = _share(choice.share)
+    return 0
+
+
 cdef class JoinSetup(Recording):
     """Holds the joins: their open halves, the queues of events, and what becomes of a joined record."""
 
@@ -14,10 +30,8 @@ cdef class JoinSetup(Recording):
     cdef uint32_t* _heap
     cdef uint32_t _nqueues, _queue_at
     cdef uint64_t _queued, _joined_queued, _arrivals
-    cdef uint8_t* _chosen_bytes
-    cdef size_t _chosen_room, _chosen_used
-    cdef uint64_t _nchosen
-    cdef object _queue_of, _join_ids, _join_identities, _way_ids, _makes, _orphans
+    cdef uint64_t _random
+    cdef object _queue_of, _join_ids, _join_identities, _way_ids, _makes, _orphans, _exported
     cdef int32_t _stack_id, _user_id
     cdef uint32_t _stack_offset, _user_offset, _user_process
 
@@ -40,6 +54,23 @@ cdef class JoinSetup(Recording):
         self._queue_at = self._queue_of[cpu]
         return 0
 
+    cdef int _make_chooser(self, nodes, recipe, shape, Chooser* out) except -1:
+        """Fill in which records of a recipe are exported. Of spans, whole traces are sampled instead."""
+        choice = recipe.choice
+        out.chooses, out.where = choice is not None, -1
+        if choice is not None:
+            if choice.where is not None:
+                out.where = _add_nodes(nodes, [choice.where.condition], shape)
+            out.share = _share(1 if choice.signal == "span" else choice.share)
+            out.export = self._exported.index(shape.layout.layout_id)
+        return 0
+
+    cdef inline bint _chosen(self, const Chooser* chooser, const Rec* rec) noexcept nogil:
+        """Whether a record is exported by its filter and its share, which is drawn from a secret seed."""
+        if chooser.where >= 0 and _meets(self._nodes, chooser.where, rec) != YES:
+            return False
+        return chooser.share == <uint64_t>0 - 1 or _next_random(&self._random) <= chooser.share
+
     cdef int _add_ways(self, nodes, tables, joins, queued, most) except -1:
         """Append the tables and conditions of joined records, one set for each sort of first half.
 
@@ -50,7 +81,7 @@ cdef class JoinSetup(Recording):
         shapes = {shape.layout.layout_id: shape for shape in self._shapes}
         self._queue_of, self._orphans = {}, Counter()
         self._join_ids, self._join_identities, self._way_ids, self._makes = [], [], [], []
-        if not joins.recipes and not joins.threads and not queued:
+        if not joins.recipes and not joins.threads and not queued and not self._exported:
             return 0
         self._open = _new_open(len(joins.recipes), int.from_bytes(os.urandom(8), "little"), most, DISTANCE)
         self._first_ways = <uint32_t*>calloc(max(1, len(joins.recipes)), sizeof(uint32_t))
@@ -66,7 +97,7 @@ cdef class JoinSetup(Recording):
             end = halves.pop()
             for first in halves:
                 way = &self._ways[at]
-                way.residual_filter, way.first = -1, len(tables)
+                way.residual_filter, way.first, way.slot = -1, len(tables), slot
                 self._way_ids.append(join.layout.layout_id)
                 self._makes.append(make)
                 at += 1
@@ -101,6 +132,7 @@ cdef class JoinSetup(Recording):
             join = wanted.join
             self._open.slots[slot].by_stack = join.by == "stack"
             self._open.slots[slot].user = join.begins[0].user
+            _fill_nesting(&self._open.slots[slot], join, wanted.recipe.choice)
             own = any([begin.place("tid") is not None for begin in join.begins])
             for way, layout in enumerate((*join.begins, join.end)):
                 if layout.layout_id in self._numbers:

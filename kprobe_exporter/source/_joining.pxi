@@ -4,7 +4,7 @@ cdef uint64_t MOST_QUEUED = 1 << 18
 """Halves that may wait for those of other CPUs. Beyond it, halves may be joined out of order."""
 
 
-cdef class Joining(JoinSetup):
+cdef class Joining(Exporting):
     """Joins the halves of calls and pairs that the parser queues, and adds up what they become.
 
     Single records with the cgroup of a thread as a label are queued too: where the thread was then is known
@@ -102,13 +102,15 @@ cdef class Joining(JoinSetup):
 
     cdef inline bint _settle(self, const Queued* one, int32_t cpu) noexcept nogil:
         """Join a half, or apply an event about threads; False if there is no memory."""
+        cdef const Kind* kind
         cdef const Part* part
         cdef OpenHalf* half
         cdef Rec rec
         if one.kind < 0:  # its layout was removed meanwhile
             self._unparsed += one.kind == REMOVED_HALF
             return True
-        part = &self._kinds[one.kind].part
+        kind = &self._kinds[one.kind]
+        part = &kind.part
         rec.start, rec.length, rec.time = <const uint8_t*>one + sizeof(Queued), one.length, one.time
         rec.cpu, rec.tid, rec.nodes, rec.second, rec.elapsed = cpu, one.tid, self._nodes, NULL, 0
         rec.stack, rec.stack_length = NULL, 0
@@ -118,7 +120,11 @@ cdef class Joining(JoinSetup):
             return _begin_half(self._open, part, &rec, self._scratch)
         if part.role == SINGLE:
             self._ways[part.slot].arrived += 1
-            return self._count(&self._ways[part.slot], &rec)
+            if not self._count(&self._ways[part.slot], &rec):
+                return False
+            return not kind.chooser.chooses or not self._chosen(&kind.chooser, &rec) or self._export_single(one, &rec)
+        if part.role == NO_PART:
+            return not kind.chooser.chooses or self._export_single(one, &rec)
         if part.role >= PLACED:
             self._change_cgroup(part, &rec)
             return True
@@ -130,8 +136,8 @@ cdef class Joining(JoinSetup):
         return self._joined(&self._ways[self._first_ways[part.slot] + half.way], half, &rec)
 
     cdef inline bint _joined(self, Way* way, OpenHalf* half, const Rec* second) noexcept nogil:
-        """Add up a joined record, and free its first half; False if there is no memory."""
-        cdef bint done = True
+        """Add up and export a joined record, and free its first half; False if there is no memory."""
+        cdef bint done = True, passed
         cdef Rec rec
         rec.start, rec.length, rec.time = _half_bytes(half), half.length - half.stack_length, half.time
         rec.cpu, rec.tid, rec.nodes = half.cpu, half.tid, self._nodes
@@ -139,56 +145,13 @@ cdef class Joining(JoinSetup):
         rec.stack = rec.start + rec.length if half.stack_length else NULL
         rec.second, rec.elapsed = second, second.time - half.time
         way.arrived += 1
-        if way.residual_filter < 0 or _meets(self._nodes, way.residual_filter, &rec) == YES:
+        passed = way.residual_filter < 0 or _meets(self._nodes, way.residual_filter, &rec) == YES
+        if passed:
             done = self._count(way, &rec)
-            if way.chooser.chooses and self._chosen(&way.chooser, &rec):
-                done = done and self._keep(way, &rec)
-        free(half)
+        if way.chooser.chooses:
+            done = done and self._export_joined(way, half, &rec, passed)
+        _free_half(self._open, half)
         return done
-
-    cdef bint _keep(self, const Way* way, const Rec* rec) noexcept nogil:
-        """Keep a joined record to be delivered; False if there is no memory."""
-        cdef const Rec* second = <const Rec*>rec.second
-        cdef size_t size = sizeof(Chosen) + _padded(<size_t>rec.length + second.length), room
-        cdef uint8_t* bytes
-        cdef Chosen* one
-        if self._chosen_used + size > self._chosen_room:
-            room = 2 * self._chosen_room + size + 4096
-            bytes = <uint8_t*>realloc(self._chosen_bytes, room)
-            if bytes == NULL:
-                return False
-            self._chosen_bytes, self._chosen_room = bytes, room
-        bytes = self._chosen_bytes + self._chosen_used
-        one = <Chosen*>bytes
-        one.way, one.kinds = <uint32_t>(way - self._ways), way.kinds
-        one.cpus[0], one.lengths[0], one.times[0] = rec.cpu, rec.length, rec.time
-        one.cpus[1], one.lengths[1], one.times[1] = second.cpu, second.length, second.time
-        bytes += sizeof(Chosen)
-        memcpy(bytes, rec.start, rec.length)
-        memcpy(bytes + rec.length, second.start, second.length)
-        self._chosen_used += size
-        self._nchosen += 1
-        return True
-
-    cdef int _deliver_chosen(self, batch) except -1:
-        """Move the chosen joined records to the batch, as records."""
-        cdef size_t at = 0
-        cdef const Chosen* one
-        cdef const uint8_t* bytes
-        cdef Pending first, second
-        while at < self._chosen_used:
-            one = <const Chosen*>(self._chosen_bytes + at)
-            bytes = <const uint8_t*>one + sizeof(Chosen)
-            first = Pending(bytes, one.lengths[0], one.kinds[0], one.times[0])
-            second = Pending(bytes + one.lengths[0], one.lengths[1], one.kinds[1], one.times[1])
-            make = self._makes[one.way]
-            batch.records.append(make(self._record(&first, one.cpus[0]), self._record(&second, one.cpus[1])))
-            at += sizeof(Chosen) + _padded(<size_t>one.lengths[0] + one.lengths[1])
-        self._chosen_used = self._nchosen = 0
-        if self._chosen_room > KEPT_ROOM:
-            free(self._chosen_bytes)
-            self._chosen_bytes, self._chosen_room = NULL, 0
-        return 0
 
     cdef inline bint _count(self, Way* way, const Rec* rec) noexcept nogil:
         """Add up a record that passes; False if there is no memory."""
@@ -241,7 +204,9 @@ cdef class Joining(JoinSetup):
         cdef OpenList* one
         cdef OpenList* following
         cdef Slot* slots
+        cdef Nesting nesting
         self._orphans = before._orphans
+        self._continue_exports(before)
         if before._open == NULL:
             return 0
         kept = {}
@@ -261,7 +226,9 @@ cdef class Joining(JoinSetup):
             self._unparsed += before._queued_halves()
             return 0
         for i, slot in kept.items():
+            nesting = self._open.slots[slot].nesting
             self._open.slots[slot] = before._open.slots[i]
+            self._open.slots[slot].nesting = nesting
         slots = before._open.slots
         before._open.slots, before._open.nslots = self._open.slots, self._open.nslots
         self._open.slots, self._open.nslots = slots, len(before._join_ids)

@@ -12,7 +12,43 @@ cdef enum:
 
 cdef uint64_t NEVER = <uint64_t>0 - 1
 
+cdef struct Nesting:  # how the calls of a join enclose others, and which of their traces are sampled
+    bint encloses
+    bint by_stack
+    bint system_call
+    bint in_kernel
+    bint spans
+    uint64_t share  # of 2 ** 64 - 1
+    int64_t layout_id
+
+cdef struct CallInTrace:  # a call that is a span if its trace and its filter let it through
+    uint32_t users
+    CallInTrace* parent
+    CallInTrace* outermost
+    uint64_t span
+    uint64_t[2] trace  # of an outermost call, as all below
+    int64_t layout_id
+    bint sampled
+    int8_t admitted
+    bint needed  # an exported item lies in it
+
+cdef struct Enclosing:  # an open half among those of its thread
+    ThreadCalls* thread  # NULL if it has ended without a return event
+    Enclosing* outer
+    Enclosing* inner
+    CallInTrace* call  # NULL until something needs it
+    uint64_t time
+    uint64_t place
+    Nesting nesting
+
+cdef struct ThreadCalls:
+    ThreadCalls* chained
+    Enclosing* innermost
+    int64_t id
+    uint64_t entered  # when its last system call began
+
 cdef struct Slot:  # what a join knows, which outlives its parser
+    Nesting nesting
     bint by_stack
     bint user
     uint64_t begun
@@ -30,6 +66,7 @@ cdef struct OpenHalf:  # the bytes of its record follow, and those of its stack
     int32_t way
     uint32_t length  # of both
     uint32_t stack_length
+    Enclosing* enclosing  # NULL if its join encloses nothing
 
 cdef struct OpenList:  # the bytes of its key follow
     OpenList* chained  # the next one in its bucket
@@ -73,6 +110,8 @@ cdef struct Open:
     uint32_t nlosses
     uint64_t next_loss
     uint64_t broken_until
+    ThreadCalls** in_calls  # NULL until a call encloses others
+    uint64_t random
     Ended* ended  # those whose halves were not searched for yet, one of a thread
     int32_t* ended_buckets
     uint32_t nended

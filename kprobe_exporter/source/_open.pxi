@@ -27,7 +27,7 @@ cdef inline void _leave(Open* open, OpenList* one, OpenHalf* half) noexcept nogi
     """Count a half that was taken out as unpaired, if its thread made it."""
     if half.way != INHERITED:
         open.slots[one.slot].unpaired += 1
-    free(half)
+    _free_half(open, half)
 
 
 cdef bint _drop_below(Open* open, OpenList* one, uint64_t place) noexcept nogil:
@@ -82,18 +82,17 @@ cdef void _trim(Open* open) noexcept nogil:
             _drop(open, open.oldest)
 
 
-cdef OpenHalf* _add_half(Open* open, OpenList* one, uint32_t length) noexcept nogil:
-    """Add a half as the innermost one of a list, to be filled in; NULL if there is no memory.
-
-    ``length`` is that of its record and its stack.
-    """
+cdef OpenHalf* _new_half(const Rec* rec, int32_t way, uint64_t place) noexcept nogil:
+    """Copy a first half and its stack; NULL if there is no memory."""
+    cdef uint32_t length = rec.length + rec.stack_length
     cdef OpenHalf* half = <OpenHalf*>malloc(sizeof(OpenHalf) + length)
     if half == NULL:
         return NULL
-    half.outer, half.length, half.stack_length = one.innermost, length, 0
-    one.innermost = half
-    open.number += 1
-    open.bytes += length
+    half.length, half.stack_length, half.enclosing = length, rec.stack_length, NULL
+    half.place, half.time, half.tid, half.cpu, half.way = place, rec.time, rec.tid, rec.cpu, way
+    memcpy(_half_bytes(half), rec.start, rec.length)
+    if rec.stack_length:
+        memcpy(_half_bytes(half) + rec.length, rec.stack, rec.stack_length)
     return half
 
 
@@ -103,25 +102,26 @@ cdef bint _put(
 ) noexcept nogil:
     """Open a half; False if there is no memory. Those at its place or below have ended."""
     cdef uint64_t hash = _hash(key, length, open.seed ^ slot)
-    cdef OpenList* one = _find(open, slot, key, length, hash)
-    cdef OpenHalf* half
+    cdef const Nesting* nesting = &open.slots[slot].nesting
+    cdef OpenHalf* half = _new_half(rec, way, place)
+    cdef OpenList* one
+    if half == NULL:
+        return False
+    if nesting.encloses and not _enclose(open, half, nesting):
+        free(half)
+        return False
+    one = _find(open, slot, key, length, hash)
     if one != NULL and one.innermost.place <= place and not _drop_to(open, one, place):
         one = NULL
     if one == NULL:
         one = _new_list(open, slot, key, length, hash, rec.tid, thread_at)
         if one == NULL:
+            _free_half(open, half)
             return False
-    half = _add_half(open, one, rec.length + rec.stack_length)
-    if half == NULL:
-        if one.innermost == NULL:
-            _remove_list(open, one)
-        return False
+    half.outer, one.innermost = one.innermost, half
     one.handed_on = True
-    half.place, half.time, half.tid, half.cpu, half.way = place, rec.time, rec.tid, rec.cpu, way
-    memcpy(_half_bytes(half), rec.start, rec.length)
-    if rec.stack_length:
-        half.stack_length = rec.stack_length
-        memcpy(_half_bytes(half) + rec.length, rec.stack, rec.stack_length)
+    open.number += 1
+    open.bytes += half.length
     if open.number > open.most or open.bytes > MOST_OPEN_BYTES:
         _trim(open)
     return True
@@ -170,6 +170,7 @@ cdef void _free_open(Open* open) noexcept:
         _drop(open, open.oldest)
     free(open.buckets)
     free(open.threads)
+    free(open.in_calls)
     free(open.ended)
     free(open.ended_buckets)
     free(open.slots)
@@ -187,6 +188,7 @@ cdef Open* _new_open(uint32_t nslots, uint64_t seed, uint64_t most, uint64_t dis
         free(open)
         return NULL
     open.seed, open.most, open.next_loss, open.nslots = seed, most, NEVER, nslots
+    open.random = seed | 1
     for i in range(nslots):
         open.slots[i].distance = distance
     return open

@@ -26,7 +26,7 @@ from math import ceil, floor
 
 from kprobe_exporter.model.values import LOWEST_ADDRESS as _LOWEST_ADDRESS, MAX_ERRNO as _MAX_ERRNO
 from kprobe_exporter.model.record_layout import StackLayouts
-from kprobe_exporter.model.records import STACK_POINTER, Batch
+from kprobe_exporter.model.records import STACK_POINTER, Batch, Emission
 from kprobe_exporter.model.specs import PROCESS
 from kprobe_exporter.model.condition import is_unsigned
 from kprobe_exporter.model.aggregation import RECORDED_STACK, STACKS, Refused, Tally
@@ -63,12 +63,14 @@ include "_condition.pxi"
 include "_tally.pxi"
 include "_lists.pxi"
 include "_open.pxi"
+include "_nested.pxi"
 include "_join.pxi"
 include "_ended.pxi"
 include "_queue.pxi"
 include "_summing.pxi"
 include "_recording.pxi"
 include "_join_setup.pxi"
+include "_exporting.pxi"
 include "_joining.pxi"
 include "_building.pxi"
 
@@ -113,6 +115,8 @@ cdef class PageParser(Building):
         self._lasts, self._gaps = {}, set()
         self._resolvers, self._owners = [], []
         recipes, filters, queued = recipes or {}, filters or {}, {}
+        joins = Joins() if joins is None else joins
+        self._make_exports(recipes, joins)
         self._tests = [None] * len(self._shapes)  # filters that only Python can evaluate
         nodes, tables = [], []
         self._nkinds = len(self._shapes)
@@ -150,7 +154,6 @@ cdef class PageParser(Building):
             self._kinds[number].tables = len(recipe.groups)
             self._add_tables(nodes, tables, recipe, shape)
         self._nsingle = len(tables)
-        joins = Joins() if joins is None else joins
         self._add_ways(nodes, tables, joins, queued, most_open or MOST_OPEN)
         self._nodes = <Node*>calloc(max(1, len(nodes)), sizeof(Node))
         self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
@@ -185,6 +188,7 @@ cdef class PageParser(Building):
         _free_open(self._open)
         free(self._queues)
         free(self._chosen_bytes)
+        free(self._exports)
         free(self._heap)
         free(self._ways)
         free(self._first_ways)
@@ -429,8 +433,6 @@ cdef class PageParser(Building):
                     return NO_MEMORY
                 elif kind.part.role >= STARTED and not self._push(start, length, at, time):
                     return NO_MEMORY
-                elif kind.chooser.chooses and not self._push_chosen(kind, &rec, at):
-                    return NO_MEMORY
             elif not kind.tallied:
                 if kind.residual_filter >= 0:
                     kind.arrived += 1
@@ -450,8 +452,9 @@ cdef class PageParser(Building):
                     for i in range(kind.first, kind.first + kind.tables):
                         if not _tally(&self._tables[i], self._nodes, &rec, self._scratch, self._seed):
                             return NO_MEMORY
-                    if kind.chooser.chooses and not self._push_chosen(kind, &rec, at):
-                        return NO_MEMORY
+                    if kind.chooser.chooses and self._chosen(&kind.chooser, &rec):
+                        if not self._enqueue_half(&rec, at):
+                            return NO_MEMORY
             at = kind.next
         self._followed_as = follows
         if owners and self._open != NULL:
@@ -459,10 +462,6 @@ cdef class PageParser(Building):
             if not owners & QUEUED:
                 self._queues[self._queue_at].wanted = 0  # the next stack is another event's
         return WALKED
-
-    cdef bint _push_chosen(self, const Kind* kind, const Rec* rec, int32_t at) noexcept nogil:
-        """Deliver a record that was added up, if it is chosen; False if there is no memory."""
-        return not self._chosen(&kind.chooser, rec) or self._push(rec.start, rec.length, at, rec.time)
 
     cdef int _make_places(self, Kind* kind, shape) except -1:
         kind.caller.kind = NOTHING

@@ -22,7 +22,6 @@ cdef class Summing:
     cdef uint8_t* _scratch
     cdef uint64_t _seed
     cdef Epochs _epochs
-    cdef uint64_t _random
     cdef object _resolvers, _owners, _names
     cdef dict _frames  # of the stacks since the last ``take``, by their addresses
 
@@ -38,25 +37,6 @@ cdef class Summing:
             where = -1 if group.where is None else _add_nodes(nodes, [group.where.condition], shape)
             tables.append((group, shape, where, roots))
             self._owners.append((shape.layout.layout_id, group.feeds, group.exponential))
-        return 0
-
-    cdef inline bint _chosen(self, const Chooser* chooser, const Rec* rec) noexcept nogil:
-        """Whether a record is delivered too. Its share is drawn by xorshift64, from a secret seed."""
-        if chooser.where >= 0 and _meets(self._nodes, chooser.where, rec) != YES:
-            return False
-        if chooser.share == <uint64_t>0 - 1:
-            return True
-        self._random ^= self._random << 13
-        self._random ^= self._random >> 7
-        self._random ^= self._random << 17
-        return self._random <= chooser.share
-
-    cdef int _make_chooser(self, nodes, recipe, shape, Chooser* out) except -1:
-        out.chooses, out.where, out.share = recipe.choice is not None, -1, 0
-        if recipe.choice is not None:
-            if recipe.choice.where is not None:
-                out.where = _add_nodes(nodes, [recipe.choice.where.condition], shape)
-            out.share = min(LARGEST, round(recipe.choice.share * LARGEST))
         return 0
 
     cdef object _empty(self, Table* table, uint32_t number, batch):

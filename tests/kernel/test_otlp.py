@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from signal import SIGHUP
 from typing import Any
 
 import pytest
@@ -77,6 +78,14 @@ probes:
         key: fd
     filter: "tid == {tid}"
     export: {{as: span, where: fd == {fd}}}
+"""
+
+WITH_STACK = """
+  - name: stacked
+    attach: kprobe:do_sys_openat2
+    filter: "common_pid == {tid}"
+    stack: true
+    export: log
 """
 
 STACKS = """
@@ -238,6 +247,45 @@ def test_only_what_is_chosen_is_exported_and_all_is_counted(
     assert metrics.value("kprobe_exporter_otlp_dropped_total", signal="logs") == 0
     os.close(one)
     os.close(other)
+
+
+def test_calls_lie_in_each_other_whoever_chooses(
+    start_agent: StartAgent, elastic: MockServer, tmp_path: Path
+) -> None:
+    """With a probe that needs its records, all exported events become records; then none does again."""
+    nested = CONFIG.format(
+        endpoint=elastic.endpoints["http/protobuf"],
+        protocol="http/protobuf",
+        function=of_fsync(),
+        tid=kernel_tid(),
+    )
+    agent = start_agent(nested)
+    path = tmp_path / "config0.yaml"
+    stamp = "kprobe_exporter_config_last_reload_success_timestamp_seconds"
+
+    def reload(text: str) -> None:
+        before = agent.scrape().value(stamp)
+        path.write_text(text)
+        agent.signal(SIGHUP)
+        agent.scrape_until(lambda metrics: metrics.value(stamp) > before)
+
+    def exported() -> list[Any]:
+        seen = len(elastic.spans())
+        fsyncs_of_a_pipe()
+        eventually(lambda: len(elastic.spans()) >= seen + 2 * TIMES, 60)
+        return elastic.spans()[seen:]
+
+    for text in (nested, nested + WITH_STACK.format(tid=kernel_tid()), nested):
+        reload(text)
+        spans = exported()
+        ids = Counter(span["spanId"] for span in spans if span["name"] == "fsync")
+        parents = Counter(span["parentSpanId"] for span in spans if span["name"] == of_fsync())
+        assert ids == parents
+        assert len(ids) == TIMES
+    metrics = agent.scrape()
+    for name in ("sync", "range"):
+        assert metrics.value("kprobe_duration_seconds_count", probe=name) == 3 * TIMES
+        assert metrics.value("kprobe_exporter_events_lost_total", probe=name, reason="unpaired") == 0
 
 
 @pytest.mark.parametrize(

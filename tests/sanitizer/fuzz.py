@@ -17,7 +17,7 @@ from typing import Any
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.model.record_layout import Geometry
 from tests.support import stacked_pages
-from tests.support.joined_pages import ALL, JOINS, Reading, condition, record
+from tests.support.joined_pages import ALL, JOINS, Reading, choices, record
 from tests.support.page_material import PROBES, SHAPES, STACKS, Names, back, entry
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event
 from tests.support.stacked_pages import ReadingStacks
@@ -78,16 +78,15 @@ def main() -> None:
 
 
 def feed_joins(module: Any, random: Random, rounds: int) -> int:
-    """Join calls and pairs of damaged pages, and add up single events by cgroup, while joins come and go.
+    """Join and export calls and pairs of damaged pages, and single events by cgroup, while joins come and go.
 
     Return how many were joined or added up.
     """
     joined = 0
     for _ in range(rounds):
-        some_exported = condition("size >= 1") if random.random() < 0.5 else None
-        reading = Reading(
-            module.PageParser, most=random.choice([3, 65_536]), moving=True, choice=some_exported
-        )
+        exports = choices(random, limits=random.random() < 0.5) if random.random() < 0.7 else {}
+        most = random.choice([3, 65_536])
+        reading = Reading(module.PageParser, most=most, moving=True, exports=exports)
         for now, found in record(random, 80, random.choice([0, 8]), 0.1, moving=3).rounds:
             reading.read(now, {cpu: [damage(random, page) for page in some] for cpu, some in found.items()})
             match random.randrange(4):

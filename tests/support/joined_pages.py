@@ -16,7 +16,7 @@ from kprobe_exporter.aggregate.ended_threads import CLONE_VFORK, CLONE_VM
 from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import join_recipe, passes, record_filters, source_recipe
+from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.formula_parser import parse_formula
@@ -30,6 +30,7 @@ from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
+from tests.support.exported_records import Exported
 from tests.support.page_material import Names, compiled
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event, located
 
@@ -201,7 +202,8 @@ def metrics(number: int, *, moving: bool = False) -> ProbeMetrics:
     )
     specs += (*by_cgroup(number),) if moving else ()
     if number == SINGLE.layout.layout_id:
-        return ProbeMetrics(SINGLE.layout.probe, (*by_cgroup(number),), (), None)
+        plain = MetricSpec("p45_total", "counter", "h", None, (label("name"),))
+        return ProbeMetrics(SINGLE.layout.probe, (*by_cgroup(number),) if moving else (plain,), (), None)
     join = JOINS[number]
     if len(join.begins) == 1:
         specs += (MetricSpec(f"p{number}_last", "gauge", "h", "duration", (label("tid"),)),)
@@ -404,14 +406,34 @@ class Places:
 
 
 ALL = frozenset(JOINS)
+BY_DEVICE, BY_THREAD = 62, 63
+SOME_LARGE = condition("size >= 1 || cpu == 2")
+
+
+def choices(random: Random, *, limits: bool = False) -> dict[int, RecordChoice]:
+    """Draw how the joined records and the single events are exported, if at all."""
+    together = random.choice([None, 1.0, 5.0, 40.0]) if limits else None
+    found = {}
+    for number in [*JOINS, SINGLE.id]:
+        if random.random() < 0.8:
+            found[number] = RecordChoice(
+                "log" if number == SINGLE.id or random.random() < 0.25 else "span",
+                random.choice([None, SOME_LARGE]),
+                1.0,
+                random.choice([None, 1.0, 3.0, 10.0]) if limits else None,
+                together,
+                nested=number not in (BY_DEVICE, SINGLE.id),
+                system_call=number == BY_THREAD and random.random() < 0.5,
+            )
+    return found
 
 
 @dataclass(eq=False)
 class Reading:
     """A parser, the pairing and the numbers, as agent/pipeline.py wires them.
 
-    With ``moving``, metrics have the cgroups of threads as labels, and there are single events. What meets
-    ``choice`` is delivered, too.
+    With ``moving``, metrics have the cgroups of threads as labels. There are single events if these move or
+    are exported. ``exports`` says what is exported, by layout_id.
     """
 
     kind: Any
@@ -419,7 +441,7 @@ class Reading:
     filters: Mapping[Layout, Where] = field(default_factory=dict)
     residual: Where | None = None
     moving: bool = False
-    choice: Where | None = None
+    exports: Mapping[int, RecordChoice] = field(default_factory=dict)
     pages: dict[int, deque[bytes]] = field(default_factory=lambda: {cpu: deque[bytes]() for cpu in range(3)})
 
     def __post_init__(self) -> None:
@@ -429,8 +451,8 @@ class Reading:
         self.joins: frozenset[int] = frozenset()
         self.now = 0
         self.halves: list[Record] = []
-        self.chosen: list[Record] = []
-        self.pairing = Pairing([], self.most)
+        self.pairing = Pairing([], self.most, nested=True)
+        self.exported = Exported(self.exports, self.pairing, chosen=self.kind.compiled)
         threads = self.pairing.threads
         self.pairing.follow(
             NEW.layout,
@@ -441,9 +463,10 @@ class Reading:
         handlers = (places.placed, places.replaced, places.moved)
         for moves, handle in zip(MOVES, handlers, strict=True) if self.moving else ():
             self.numbers.watch(moves.layout.layout_id, handle)
-        if self.moving:
-            self.numbers.declare(metrics(SINGLE.layout.layout_id))
-            self.numbers.attach(SINGLE.layout, count_hits=True, residual_filter=SOME, summed=self.chooses)
+        if self.has_singles:
+            self.numbers.declare(metrics(SINGLE.id, moving=self.moving))
+            self.numbers.attach(SINGLE.layout, count_hits=True, residual_filter=SOME)
+            self.exported.add(SINGLE.layout, SOME)
         for number, one in JOINS.items():
             self.numbers.declare(metrics(number, moving=self.moving))
             self.numbers.attach(
@@ -451,7 +474,6 @@ class Reading:
                 count_hits=True,
                 residual_filter=self.residual,
                 joined=True,
-                summed=self.chooses,
             )
         self.parser = self._parser(ALL)
         self.pipe = BinaryPipe(
@@ -469,13 +491,15 @@ class Reading:
             fed = metrics(number, moving=self.moving)
             made = join_recipe(JOINS[number], fed, self.residual, mine)
             assert not isinstance(made, str), made
-            recipe = made.recipe._replace(choice=(self.chooses and RecordChoice(self.choice)) or None)
+            recipe = made.recipe._replace(choice=self.exports.get(number))
             recipes[number] = made._replace(recipe=recipe, make=joined_record(JOINS[number]))
         more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}
-        singles = (SINGLE, *MOVES) if self.moving else ()
+        singles = (*([SINGLE] if self.has_singles else []), *(MOVES if self.moving else ()))
         single = {}
-        if self.moving and (wanted := source_recipe(SINGLE.layout, metrics(SINGLE.id), SOME)):
-            single[SINGLE.id] = wanted._replace(choice=(self.chooses and RecordChoice(self.choice)) or None)
+        if self.has_singles:
+            wanted = source_recipe(SINGLE.layout, metrics(SINGLE.id, moving=self.moving), SOME)
+            assert wanted is not None
+            single[SINGLE.id] = wanted._replace(choice=self.exports.get(SINGLE.id))
         parser = self.kind(
             GEOMETRY, [*THREADS, *shapes, *singles], Names(), pages.NO_STACKS, True, single,
             record_filters([self.filters]), Joins(recipes, EVENTS), **more,
@@ -484,9 +508,9 @@ class Reading:
 
     def _pair(self, joins: frozenset[int]) -> None:
         for number in self.joins - joins:
-            self.pairing.remove(JOINS[number])
+            self.exported.remove(JOINS[number].layout, JOINS[number])
         for number in sorted(joins - self.joins):
-            self.pairing.add(JOINS[number])
+            self.exported.add(JOINS[number].layout, self.residual, JOINS[number])
         self.joins = joins
 
     def switch(self, joins: frozenset[int]) -> None:
@@ -504,23 +528,14 @@ class Reading:
         self.consume(Batch())
 
     @property
-    def chooses(self) -> bool:
-        """Whether the parser chooses what it delivers."""
-        return bool(self.kind.compiled and self.choice is not None)
+    def has_singles(self) -> bool:
+        return self.moving or SINGLE.id in self.exports
 
     def consume(self, batch: Batch) -> None:
         self.halves += [one for one in batch.records if one[0] < NEW.id and one[0] != SINGLE.id]
         batch = self.pairing.pair(batch)
-        for one in batch.records if self.choice is not None else ():
-            layout = (
-                SINGLE.layout if one[0] == SINGLE.id else JOINS[one[0]].layout if one[0] in JOINS else None
-            )
-            filters = [self.choice, SOME if one[0] == SINGLE.id else self.residual]
-            if layout is not None and all(passes(layout, only)(one) for only in filters if only):
-                self.chosen.append(one)
-            else:
-                assert layout is None or not self.chooses, "what was not chosen was delivered"
         self.numbers.consume(batch)
+        self.exported.consume(batch)
 
     def read(self, now: int, found: Mapping[int, Sequence[bytes]], *, last: bool = False) -> None:
         for cpu, some in found.items():

@@ -1,6 +1,7 @@
 """Selects the records to export: sampling, limits and filters, and each call's place in its trace.
 
-The reader's thread does this, so it must be cheap: no OpenTelemetry object is built here.
+The reader's thread does this, so it must be cheap: no OpenTelemetry object is built here. The compiled walk
+does the same without a record for each event (source/_exporting.pxi); tests hold both to the same results.
 """
 
 import os
@@ -89,6 +90,7 @@ class Selector:
         self._waiting: dict[int, _Waiting] = {}
         self._stacks: dict[int, tuple[Record, tuple[bytes, ...]]] = {}
         self._with_stack: dict[int, bool] = {}  # by layout_id: whether a call begins with the event
+        self._chosen: dict[int, Signal] = {}
         self._until = 0
 
     def on_record(
@@ -99,18 +101,15 @@ class Selector:
         max_per_second: float | None = None,
         passes: Passes = None,
         join: Join | None = None,
-        *,
-        chosen: bool = False,
     ) -> OnRecord:
         """Return the function to call for each record of a probe, in the stream's order.
 
         ``sample`` is the share to keep, 0 to 1, ``max_per_second`` the probe's own limit, ``passes`` the
-        filter. ``chosen``: the function gets joined records alone, of pairs that lie in nothing if they are
-        spans. Raises ValueError if the signal is a span but the probe's events are not joined.
+        filter. Raises ValueError if the signal is a span but the probe's events are not joined.
         """
         own = [] if max_per_second is None else [bucket(max_per_second, self._clock())]
         source = SpanPolicy(sample, [*self._together, *own], self._clock)
-        begins = (layout,) if join is None or chosen else join.begins
+        begins = (layout,) if join is None else join.begins
         stacks = {begin.layout_id: join is not None for begin in begins if begin.stack}
         self._with_stack |= stacks
         if signal == "log":
@@ -119,11 +118,15 @@ class Selector:
             raise ValueError(f"{layout.event!r} takes no time, so it is no span: export it as a log")
         for begin in begins:
             self._traces.add(begin, source)
-        span = self._span(source, passes, stack=bool(stacks))
-        return (lambda first, record, enclosing: span(first, record, ())) if chosen else span
+        return self._span(source, passes, stack=bool(stacks))
+
+    def expect(self, layout: Layout, signal: Signal) -> None:
+        """Take what the source itself has chosen of a probe, by the same rules."""
+        self._chosen[layout.layout_id] = signal
 
     def forget(self, layout: Layout, join: Join | None = None) -> None:
         """Remove a probe that delivers no more records."""
+        self._chosen.pop(layout.layout_id, None)
         for one in (layout, *(join.begins if join is not None else ())):
             self._with_stack.pop(one.layout_id, None)
             self._traces.remove(one)
@@ -135,11 +138,17 @@ class Selector:
         for record, frames in batch.stacks:
             self._take_stack(record, frames)
         selected, self._selected = self._selected, []
-        for signal, bare, waiting in selected:
+        for emission in batch.emissions:
+            if (signal := self._chosen.get(emission.record[LAYOUT_ID])) is not None:
+                selected.append((signal, emission, None))
+        for layout_id, number in batch.limited.items():
+            for _ in range(number if layout_id in self._chosen else 0):
+                self._dropped(self._chosen[layout_id])
+        for kind, bare, waiting in selected:
             attributes = self._identity(bare.record[TID], bare.record[TIME]) if self._identity else None
             emission = bare._replace(attributes=attributes) if attributes else bare
             if waiting is None:
-                self._put(signal, emission)
+                self._put(kind, emission)
             else:
                 waiting.emission = emission
 

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from threading import Barrier
@@ -15,7 +16,7 @@ from kprobe_exporter.agent.otlp import FLUSH, OtlpExport
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.config.values import Export, Otlp, return_type
 from kprobe_exporter.export.otlp.channel import TURN
-from kprobe_exporter.model.records import Batch, Join, Layout, Record
+from kprobe_exporter.model.records import Batch, Emission, Join, Layout, Record
 from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan import JoinedSpec
@@ -236,15 +237,34 @@ def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: py
 @pytest.mark.parametrize(
     ("join", "export", "expected"),
     [
-        (JOIN, Export("log", 0.5, where="duration > 1ms"), 0.5),
+        (JOIN, Export("log", 0.5, 7.0, "duration > 1ms"), ("log", 0.5, 7.0, True)),
         (JOIN, Export("log", where='duration > 1ms && comm ~ "s*"'), None),
-        (BY_FD, Export("span", 0.5, where="duration > 1ms"), 1.0),
-        (JOIN, Export("span", where="duration > 1ms"), None),
-        (JOIN._replace(by="stack", key=()), Export("span"), None),
+        (BY_FD, Export("span", 0.5, where="duration > 1ms"), ("span", 0.5, None, False)),
+        (JOIN._replace(by="stack", key=()), Export("span"), ("span", 1.0, None, True)),
     ],
 )
-def test_what_the_source_can_choose(join: Join, export: Export, expected: float | None) -> None:
-    """No calls that become spans. The share of other spans depends on their traces, which the agent makes."""
-    found = OtlpExport.choice(Attached(SPEC, (), join), export)
-    assert (None if found is None else found.share) == expected
-    assert found is None or (found.where is None) == (export.where is None)
+def test_what_the_source_can_choose(join: Join, export: Export, expected: tuple[Any, ...] | None) -> None:
+    """Whatever it can evaluate; calls and pairs by the thread lie in other ones."""
+    found = OtlpExport(Otlp(max_per_second=90.0), None, lambda *_: None).choice(
+        Attached(SPEC, (), join), export
+    )
+    if expected is None or found is None:
+        assert found is expected is None
+    else:
+        assert (found.signal, found.share, found.max_per_second, found.nested) == expected
+        assert (found.together, found.system_call) == (90.0, True)
+        assert (found.where is None) == (export.where is None)
+
+
+def test_what_the_source_has_chosen_is_sent(collector: Collector) -> None:
+    """With the ids that it has given, and what it has stopped is told as dropped."""
+    made = Wired(Otlp())
+    made.telemetry.add(Attached(SPEC, (), JOIN), Export("span"), made.pairing, chosen=True)
+    made.telemetry.add(single(OPEN), Export("log"), made.pairing, chosen=True)
+    record = (JOIN.layout.layout_id, 1_000_000_000, 0, 7, 70, None, 3, 0, 5, 250_000)
+    batch = Batch(emissions=[Emission(record, 77, 88, 99)], limited=Counter({OPEN.layout_id: 3}))
+    made.telemetry.consume(made.pairing.pair(batch))
+    assert made.close() == {("exported", "traces"): 1, ("dropped", "logs"): 3}
+    (span,) = map(decoded, collector.got["traces"])
+    assert int.from_bytes(span.trace_id, "big") == 77
+    assert [int.from_bytes(one, "big") for one in (span.span_id, span.parent_span_id)] == [88, 99]

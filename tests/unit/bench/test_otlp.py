@@ -12,7 +12,8 @@ from tests.bench.probes import configured
 from tests.bench.sending import BUILT, OURS, QUEUE, USUAL, WAYS, Took
 
 SENT = Carried(25_000, 25_000, 0, 0, 5.0, 0.5, 64.06)
-CHOSEN = Carried(5_000, 5_000, 0, 0, 5.0, 0.2, 64.0, events=500_000)
+OF_MANY = Carried(5_000, 5_000, 0, 0, 5.0, 0.2, 64.0, events=500_000)
+CHOSEN: dict[Signal, Carried] = {"log": OF_MANY, "span": replace(OF_MANY, cpu=0.3)}
 DOWN = Carried(25_000, 0, 14_000, 488, 5.0, 0.25, 70.0)
 
 SECONDS = {OURS: 1.0, USUAL: 2.0, BUILT: 1.25}
@@ -63,9 +64,13 @@ def test_rows() -> None:
     table = tabulated(measured(), {"span": SENT, "log": SENT}, 61.0, DOWN, CHOSEN)
     assert all(len(row) == len(table.head) for row in table.rows)
     rows = {name: cells for name, *cells in table.rows}
-    assert len(rows) == len(measured()) + 5
+    assert len(rows) == len(measured()) + 6
     of_chosen = ["1,000", "4.0 %", "0.4 µs", "", "5,000", "5,000", "0", "0", "64.0 MB"]
     assert rows["an agent, 100,000 events a second, of which 1 in 100 becomes a log record"] == of_chosen
+    assert rows["an agent, 100,000 calls a second, of which 1 in 100 becomes a span"][1:3] == [
+        "6.0 %",
+        "0.6 µs",
+    ]
     assert rows["spans, HTTP"] == ["1,000", "50 %", "500.0 µs", "2.00", *[""] * 5]
     assert rows["spans, gRPC, the SDK, without a tracer"][3] == "1.60"
     assert rows["log records, gRPC, the SDK: a logger"][3] == "1.00"

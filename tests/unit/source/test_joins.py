@@ -1,7 +1,6 @@
 """Calls and pairs that the compiled walk joins come to the same numbers as those that `Pairing` joins."""
 
 import struct
-from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -12,16 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.model.aggregation import Group, Recipe, RecordChoice
 from kprobe_exporter.model.snapshot import HistogramValue
 from kprobe_exporter.source import binary
-from kprobe_exporter.source.pages import NO_STACKS
 from tests.support.joined_pages import (
     ALL,
     CALL,
     FIRST_TOO,
     JOINS,
-    SINGLE,
     Reading,
     Recording,
     both_ways,
@@ -32,8 +28,8 @@ from tests.support.joined_pages import (
     record,
     started,
 )
-from tests.support.page_material import Names, compiled
-from tests.support.ring_buffer import GEOMETRY, Page
+from tests.support.page_material import compiled
+from tests.support.ring_buffer import Page
 
 RANDOM = st.randoms(use_true_random=True)
 STEPS = st.integers(0, 200)
@@ -63,7 +59,8 @@ def check(
         model, walk = both_ways(recording, between, **more)
     assert not walk.halves, "the walk delivered a half instead of joining it"
     assert shown(walk.numbers.copy()) == shown(model.numbers.copy())
-    assert Counter(walk.chosen) == Counter(model.chosen)
+    assert walk.exported.traces() == model.exported.traces()
+    assert walk.exported.dropped == model.exported.dropped
     assert walk.open == model.open
 
 
@@ -128,42 +125,13 @@ def test_single_events_that_wait_stay_at_a_reload(random: Random, steps: int, jo
     check(random, recording, lambda one, number: one.switch(frozenset(joins[number])), moving=True)
 
 
-@given(RANDOM, STEPS, st.sampled_from([None, "duration > 0.00000001"]))
-@DRAWN
-def test_what_is_chosen_is_delivered_and_counted_once(random: Random, steps: int, only: str | None) -> None:
-    recording = record(random, steps, 8, 0.05, ending=6, moving=1)
-    residual = None if only is None else condition(only)
-    check(random, recording, moving=True, choice=condition("size >= 1 || cpu == 2"), residual=residual)
-
-
 def test_what_is_drawn_is_joined_in_every_way() -> None:
     """The tests above compare something: calls, pairs by a key and by thread, unpaired and open halves."""
-    model, walk = both_ways(
-        record(Random(1), 2000, 8, 0.02), lambda one, number: None, choice=condition("size >= 1")
-    )
-    assert len(walk.chosen) > 20 * len(JOINS)
+    model, walk = both_ways(record(Random(1), 2000, 8, 0.02), lambda one, number: None)
     numbers = walk.numbers.copy()
     assert min(numbers.events[f"probe{number}"] for number in JOINS) > 20
     assert min(numbers.lost_of[f"probe{number}", "unpaired"] for number in JOINS) > 20
     assert walk.open == model.open > 0
-
-
-@pytest.mark.parametrize("share", [0.001, 0.25, 1.0])
-def test_a_share_is_chosen(share: float) -> None:
-    number = 20_000
-    choice = RecordChoice(condition("size == 1"), share)
-    recipe = Recipe((Group(0, ("size",)),), None, choice)
-    parser = compiled.PageParser(GEOMETRY, [SINGLE], Names(), NO_STACKS, False, {SINGLE.id: recipe})
-    for _ in range(number // 100):
-        page = Page(1)
-        for time in range(100):
-            page.add(time + 1, first(45, 7, 1, b"a", time % 2))
-        parser.feed(page.render(), 0)
-    batch = parser.take()
-    assert sum(tally.events for tally in batch.tallies) == number
-    assert len(batch.records) == pytest.approx(
-        number / 2 * share, abs=5 * (number * share * (1 - share)) ** 0.5
-    )
 
 
 def both_of(*events: tuple[int, bytes], **more: Any) -> list[Reading]:
