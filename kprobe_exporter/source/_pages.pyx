@@ -419,11 +419,12 @@ cdef class PageParser(Building):
             kind = &self._kinds[at]
             if length < kind.size:
                 return DAMAGED
+            if kind.part.stacks:  # they come also if it does not pass
+                if not (owners | follows) & QUEUED:
+                    _await_no_stack(&self._queues[self._queue_at])
+                owners |= QUEUED if kind.part.stacks & OF_KERNEL else 0
+                follows |= QUEUED if kind.part.stacks & OF_PROGRAM else 0
             if kind.part.role:
-                if kind.part.stacks:  # they come also if it does not pass
-                    owners |= QUEUED if kind.part.stacks & OF_KERNEL else 0
-                    follows |= QUEUED if kind.part.stacks & OF_PROGRAM else 0
-                    self._queues[self._queue_at].wanted = 0
                 if kind.residual_filter >= 0 and _meets(self._nodes, kind.residual_filter, &rec) != YES:
                     if kind.part.role == BEGIN:  # it is a hit too
                         self._open.slots[kind.part.slot].begun += 1
@@ -460,7 +461,7 @@ cdef class PageParser(Building):
         if owners and self._open != NULL:
             self._queues[self._queue_at].owners = owners
             if not owners & QUEUED:
-                self._queues[self._queue_at].wanted = 0  # the next stack is another event's
+                _await_no_stack(&self._queues[self._queue_at])
         return WALKED
 
     cdef int _make_places(self, Kind* kind, shape) except -1:

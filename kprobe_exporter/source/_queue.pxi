@@ -30,6 +30,7 @@ cdef struct Queued:  # the bytes of its record follow, and those of its stack, e
     int32_t tid
     uint32_t length
     uint32_t stack_length
+    uint8_t wanted  # which stacks it waits for
     bint complete  # whether its stack has come
 
 cdef struct Queue:
@@ -42,7 +43,8 @@ cdef struct Queue:
     uint8_t owners  # who gets the kernel's next stack: the last event that has one was kept as what
     uint8_t followed  # who gets a program's next stack: the last event was kept as what
     uint32_t turns  # how often the CPU was read since
-    size_t waiting  # where that event is
+    size_t waiting  # where that event is: once for each probe at it that counts stacks, up to `waiting_end`
+    size_t waiting_end
 
 cdef size_t KEPT_ROOM = 1 << 16
 """Bytes that an empty queue keeps."""
@@ -94,6 +96,7 @@ cdef bint _make_room(Queue* queue, size_t size) noexcept nogil:
         memmove(queue.bytes, queue.bytes + queue.head, queue.tail - queue.head)
         queue.tail -= queue.head
         queue.waiting -= queue.head
+        queue.waiting_end -= queue.head
         queue.head = 0
         return True
     room = 2 * queue.room + size + 4096
@@ -107,61 +110,91 @@ cdef bint _make_room(Queue* queue, size_t size) noexcept nogil:
 cdef inline bint _enqueue(
     Queue* queue, const Rec* rec, int32_t kind, uint64_t number, uint8_t wanted
 ) noexcept nogil:
-    """Append a half, which waits for these stacks; False if there is no memory."""
+    """Append a half, which waits for these stacks; False if there is no memory.
+
+    All that wait since `_await_no_stack` are one event, at which there are several probes.
+    """
     cdef size_t size = sizeof(Queued) + _padded(rec.length)
     cdef Queued* one
     if queue.tail + size > queue.room and not _make_room(queue, size):
         return False
     one = <Queued*>(queue.bytes + queue.tail)
     one.time, one.number, one.kind, one.tid, one.length = rec.time, number, kind, rec.tid, rec.length
-    one.stack_length, one.complete = 0, False
+    one.stack_length, one.wanted, one.complete = 0, wanted, False
     memcpy(<uint8_t*>one + sizeof(Queued), rec.start, rec.length)
-    if wanted:
-        queue.wanted, queue.turns, queue.waiting = wanted, 0, queue.tail
+    if wanted and not queue.wanted:
+        queue.turns, queue.waiting = 0, queue.tail
     queue.tail += size
+    if wanted:
+        queue.wanted |= wanted
+        queue.waiting_end = queue.tail
     return True
 
 
-cdef bint _extend(Queue* queue, const uint8_t* bytes, uint32_t length) noexcept nogil:
-    """Append bytes to the stack of the half that waits, before what follows; False if there is no memory."""
+cdef inline void _await_no_stack(Queue* queue) noexcept nogil:
+    """Give up the stack that may still come: the next one is another event's."""
+    queue.wanted = 0
+
+
+cdef bint _extend(Queue* queue, size_t behind, const uint8_t* bytes, uint32_t length) noexcept nogil:
+    """Append bytes to the stack of the half so far behind the first waiting one, before what follows it.
+
+    False if there is no memory.
+    """
     cdef Queued* one
     cdef uint8_t* end
-    cdef size_t size, grown
+    cdef size_t grown
     if not _make_room(queue, <size_t>length + 8):
         return False
-    one = <Queued*>(queue.bytes + queue.waiting)
-    size = _queued_size(one)
+    one = <Queued*>(queue.bytes + queue.waiting + behind)
     grown = _padded(<size_t>one.stack_length + length) - _padded(one.stack_length)
-    end = <uint8_t*>one + size
-    memmove(end + grown, end, queue.tail - queue.waiting - size)
+    end = <uint8_t*>one + _queued_size(one)
+    memmove(end + grown, end, queue.bytes + queue.tail - end)
     memcpy(_stack_bytes(one) + one.stack_length, bytes, length)
     one.stack_length += length
     queue.tail += grown
+    queue.waiting_end += grown
+    return True
+
+
+cdef bint _give_stack(
+    Queue* queue, size_t behind, uint8_t of, uint32_t process, const uint8_t* bytes, uint32_t length
+) noexcept nogil:
+    """Give a stack to the half so far behind the first waiting one; False if there is no memory."""
+    cdef Queued* one = <Queued*>(queue.bytes + queue.waiting + behind)
+    cdef uint32_t[2] head
+    if one.stack_length == 0:
+        head[0], head[1] = process, length if of == OF_PROGRAM else 0
+        if not _extend(queue, behind, <const uint8_t*>head, STACK_HEAD):
+            return False
+    if not _extend(queue, behind, bytes, length):
+        return False
+    one = <Queued*>(queue.bytes + queue.waiting + behind)
+    one.wanted &= ~of
+    one.complete = not one.wanted & OF_KERNEL
     return True
 
 
 cdef bint _add_stack(
     Queue* queue, uint8_t of, int32_t tid, uint32_t process, const uint8_t* bytes, uint32_t length
 ) noexcept nogil:
-    """Give a stack of this sort to the half that waits for it, if any does; False if there is no memory."""
-    cdef Queued* one
-    cdef uint32_t[2] head
+    """Give a stack of this sort to the halves that wait for it, if any does; False if there is no memory."""
+    cdef size_t behind = 0
+    cdef const Queued* one
     if not queue.wanted & of:
         return True
-    one = <Queued*>(queue.bytes + queue.waiting)
+    one = <const Queued*>(queue.bytes + queue.waiting)
     if one.tid != tid:  # with the kernel's it is over: it would have come by now
         queue.wanted = queue.wanted & ~OF_PROGRAM if of == OF_PROGRAM else 0
         return True
-    if one.stack_length == 0:
-        head[0], head[1] = process, length if of == OF_PROGRAM else 0
-        if not _extend(queue, <const uint8_t*>head, STACK_HEAD):
+    while queue.waiting + behind < queue.waiting_end:
+        one = <const Queued*>(queue.bytes + queue.waiting + behind)
+        if one.wanted & of and not _give_stack(queue, behind, of, process, bytes, length):
             return False
-    if not _extend(queue, bytes, length):
-        return False
+        behind += _queued_size(<const Queued*>(queue.bytes + queue.waiting + behind))
     queue.wanted &= ~of
     if not queue.wanted & OF_KERNEL:
         queue.wanted = 0
-        (<Queued*>(queue.bytes + queue.waiting)).complete = True
     return True
 
 

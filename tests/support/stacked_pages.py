@@ -38,12 +38,16 @@ OF_PROGRAM = shape(21, user_stack=True)
 BEGIN, END = shape(22, stack=True, user_stack=True), shape(23)
 DELIVERED = shape(24, stack=True, user_stack=True)
 WITHOUT = shape(25)
-SHAPES = [SINGLE, OF_PROGRAM, BEGIN, END, DELIVERED, WITHOUT]
+SAME = shape(26, stack=True, user_stack=True)._replace(id=SINGLE.id)
+SAME_TOO = shape(27, stack=True)._replace(id=DELIVERED.id)
+"""Other probes at the same events, which have a stack once."""
+SHAPES = [SINGLE, OF_PROGRAM, BEGIN, END, DELIVERED, WITHOUT, SAME, SAME_TOO]
 
 JOINED = Layout(30, "p30", "p30", "joined", "f", (*SIZE, Arg("duration", "int")))
 JOIN = Join(JOINED, (BEGIN.layout,), END.layout, "key", ("tid",))
 SOME = condition("size != 2")
-WEIGHTS = {20: "size", 21: None, 30: "duration"}
+OTHERS = condition("size != 7")
+WEIGHTS = {20: "size", 21: None, 26: None, 27: None, 30: "duration"}
 
 
 class Programs:
@@ -75,6 +79,8 @@ class ReadingStacks:
         self.pairing.add(JOIN)
         self.recorded.add(SINGLE.layout, None, self.counts[20], SOME)
         self.recorded.add(OF_PROGRAM.layout, None, self.counts[21], None)
+        self.recorded.add(SAME.layout, None, self.counts[26], OTHERS)
+        self.recorded.add(SAME_TOO.layout, None, self.counts[27], None)
         self.recorded.add(JOINED, JOIN, self.counts[30], None)
         self.pairing.tell(JOIN, self.recorded.joined)
         self.now = 0
@@ -90,6 +96,8 @@ class ReadingStacks:
         recipes = {
             20: source_recipe(SINGLE.layout, fed(20), SOME, counted_stacks("size")),
             21: source_recipe(OF_PROGRAM.layout, fed(21), None, counted_stacks(None)),
+            26: source_recipe(SAME.layout, fed(26), OTHERS, counted_stacks(None)),
+            27: source_recipe(SAME_TOO.layout, fed(27), None, counted_stacks(None)),
         }
         join = join_recipe(JOIN, fed(30), None, {}, counted_stacks("duration"))
         assert isinstance(join, JoinRecipe)
