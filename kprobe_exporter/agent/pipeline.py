@@ -233,15 +233,13 @@ class Pipeline:
             choice = self._otlp.choice(attached, export) if choosing else None
             if choice is None:
                 return each
-        elif each.counts is not None and self._buffers.adds_up:
+        if each.counts is not None and self._buffers.adds_up:
             stacks = counted_stacks(each.counts.weigh)
         metrics, only = probe.plan.metrics, attached.residual_filter
         if attached.joined is None:
-            made = source_recipe(attached.layout, metrics, only, stacks)
-            return each if made is None else each._replace(recipe=made._replace(choice=choice))
-        join = join_recipe(attached.joined, metrics, only, attached.part_filters, stacks)
+            return each._replace(recipe=source_recipe(attached.layout, metrics, only, stacks, choice))
+        join = join_recipe(attached.joined, metrics, only, attached.part_filters, stacks, choice)
         if isinstance(join, str):
             log.debug("%s: its events are joined one by one: %s", attached.layout.probe, join)
             return each
-        recipe = join.recipe._replace(choice=choice)
-        return each._replace(join=JoinRecipe(join.join, recipe, joined_record(attached.joined)))
+        return each._replace(join=join._replace(make=joined_record(attached.joined)))

@@ -15,6 +15,7 @@ from kprobe_exporter.model.aggregation import (
     STACKS,
     Group,
     Recipe,
+    RecordChoice,
     RecordFilter,
     Where,
 )
@@ -95,18 +96,23 @@ def counted_stacks(weigh: str | None) -> Group:
 
 
 def source_recipe(
-    layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None, stacks: Group | None = None
+    layout: Layout,
+    metrics: ProbeMetrics,
+    residual_filter: Where | None,
+    stacks: Group | None = None,
+    choice: RecordChoice | None = None,
 ) -> Recipe | None:
     """Return the recipe with which the source can add up the records; None if it has to deliver them.
 
-    ``stacks`` is the group that counts their stacks, if that is all that these are recorded for.
+    ``stacks`` is the group that counts their stacks, and ``choice`` says which are exported.
     """
-    made = _with_stacks(recipe(layout, metrics, residual_filter), stacks)
+    made = _with(recipe(layout, metrics, residual_filter), stacks, choice)
     return made if needs_records(layout, made) is None else None
 
 
-def _with_stacks(made: Recipe, stacks: Group | None) -> Recipe:
-    return made if stacks is None else made._replace(groups=(*made.groups, stacks))
+def _with(made: Recipe, stacks: Group | None, choice: RecordChoice | None) -> Recipe:
+    groups = made.groups if stacks is None else (*made.groups, stacks)
+    return made._replace(groups=groups, choice=choice)
 
 
 def needs_records(layout: Layout, made: Recipe) -> str | None:
@@ -115,7 +121,7 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
     used = {name for group in groups for name in (*group.keys, group.value)}
     computed = [Where(one.fields, one.condition) for one in layout.computed if one.name in used]
     wheres = [made.residual_filter, *(group.where for group in groups), *computed]
-    if (layout.stack or layout.user_stack) and not made.by_stack:
+    if (layout.stack or layout.user_stack) and not made.by_stack and made.choice is None:
         return "a stack belongs to each record"
     if not all(is_writable(where, layout) for where in wheres if where):
         return "a condition needs a pattern of strings, or a value that the record does not hold"
@@ -135,15 +141,16 @@ def join_recipe(
     residual_filter: Where | None,
     filters: Mapping[Layout, Where],
     stacks: Group | None = None,
+    choice: RecordChoice | None = None,
 ) -> JoinRecipe | str:
     """Return how the source can join these events and add up the joined records, or a clause why it cannot.
 
     ``filters`` are those that the agent evaluates of each event before it is joined. ``stacks`` is the group
-    that counts the stacks of first events, if that is all that these are recorded for.
+    that counts the stacks of first events, and ``choice`` says which records are exported.
     """
-    made = _with_stacks(recipe(join.layout, metrics, residual_filter), stacks)
+    made = _with(recipe(join.layout, metrics, residual_filter), stacks, choice)
     halves = (*join.begins, join.end)
-    if stacks is None and any(half.stack or half.user_stack for half in halves):
+    if stacks is None and choice is None and any(half.stack or half.user_stack for half in halves):
         return "a stack belongs to each record"
     if not all(is_writable(where, half) for half, where in filters.items()):
         return "the filter of an event needs a pattern of strings, or a value that the record does not hold"

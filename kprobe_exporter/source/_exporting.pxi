@@ -16,11 +16,12 @@ cdef struct Export:  # what is exported of one layout
     Limit limit
     uint64_t dropped
 
-cdef struct Chosen:  # a record to be exported: its bytes follow, of a joined one those of both halves
+cdef struct Chosen:  # a record to be exported: its bytes follow, of a joined one those of both halves, and its stack
     int32_t way  # -1 of a single one
     int32_t[2] kinds
     int32_t[2] cpus
     uint32_t[2] lengths
+    uint32_t stack_length
     uint64_t[2] times
     uint64_t[2] trace
     uint64_t span
@@ -180,7 +181,7 @@ cdef class Exporting(JoinSetup):
         """Keep a record to be exported, of a way or a single one of a kind; False if there is no memory."""
         cdef const Rec* second = <const Rec*>rec.second
         cdef uint32_t behind = 0 if second == NULL else second.length
-        cdef size_t size = sizeof(Chosen) + _padded(<size_t>rec.length + behind), room
+        cdef size_t size = sizeof(Chosen) + _padded(<size_t>rec.length + behind + rec.stack_length), room
         cdef uint8_t* bytes
         cdef Chosen* one
         if self._chosen_used + size > self._chosen_room:
@@ -195,19 +196,22 @@ cdef class Exporting(JoinSetup):
         one.trace[0], one.trace[1], one.span, one.parent = trace[0], trace[1], span, parent
         one.way, one.kinds[0] = -1, kind
         one.cpus[0], one.lengths[0], one.times[0] = rec.cpu, rec.length, rec.time
+        one.stack_length = rec.stack_length
         bytes += sizeof(Chosen)
         memcpy(bytes, rec.start, rec.length)
         if second != NULL:
             one.way, one.kinds = <int32_t>(way - self._ways), way.kinds
             one.cpus[1], one.lengths[1], one.times[1] = second.cpu, second.length, second.time
             memcpy(bytes + rec.length, second.start, second.length)
+        if rec.stack_length:
+            memcpy(bytes + rec.length + behind, rec.stack, rec.stack_length)
         self._chosen_used += size
         self._nchosen += 1
         return True
 
     cdef int _deliver_chosen(self, batch) except -1:
         """Move the chosen records to the batch."""
-        cdef size_t at = 0
+        cdef size_t at = 0, length
         cdef uint32_t i
         cdef const Chosen* one
         cdef const uint8_t* bytes
@@ -221,8 +225,10 @@ cdef class Exporting(JoinSetup):
                 second = Pending(bytes + one.lengths[0], one.lengths[1], one.kinds[1], one.times[1])
                 record = self._makes[one.way](record, self._record(&second, one.cpus[1]))
             trace = <object>one.trace[0] << 64 | one.trace[1]
-            batch.emissions.append(Emission(record, trace, one.span, one.parent))
-            at += sizeof(Chosen) + _padded(<size_t>one.lengths[0] + one.lengths[1])
+            length = <size_t>one.lengths[0] + one.lengths[1]
+            frames = self._kernel_frames(bytes + length, one.stack_length)
+            batch.emissions.append(Emission(record, trace, one.span, one.parent, frames))
+            at += sizeof(Chosen) + _padded(length + one.stack_length)
         self._chosen_used = self._nchosen = 0
         if self._chosen_room > KEPT_ROOM:
             free(self._chosen_bytes)

@@ -116,8 +116,7 @@ cdef class JoinSetup(Recording):
             way.residual_filter, way.first, way.tables = -1, len(tables), len(recipe.groups)
             way.filtered = recipe.residual_filter is not None
             self._kinds[<uint32_t>number].part.role, self._kinds[<uint32_t>number].part.slot = SINGLE, at
-            if recipe.by_stack:
-                self._kinds[<uint32_t>number].part.stacks = _stacks_of(self._shapes[number].layout)
+            self._kinds[<uint32_t>number].part.stacks = _awaited(recipe, self._shapes[number].layout)
             self._way_ids.append(self._layout_ids[number])
             self._add_tables(nodes, tables, recipe, self._shapes[number])
             at += 1
@@ -139,8 +138,8 @@ cdef class JoinSetup(Recording):
                     number = self._numbers[layout.layout_id]
                     part = &self._kinds[number].part
                     part.role, part.slot, part.way = (END if layout is join.end else BEGIN), slot, way
-                    if part.role == BEGIN and wanted.recipe.by_stack:
-                        part.stacks = _stacks_of(layout)
+                    if part.role == BEGIN:
+                        part.stacks = _awaited(wanted.recipe, layout)
                     part.thread_key = join.key.index("tid") if "tid" in join.key and not own else -1
                     self._make_keys(part, join, self._shapes[number])
         for layout_id, event in joins.threads.items():

@@ -150,6 +150,7 @@ cdef class PageParser(Building):
                 queued[number] = recipe
                 continue
             self._kinds[number].tallied = True
+            self._kinds[number].part.stacks = _awaited(recipe, shape.layout)
             self._kinds[number].first = len(tables)
             self._kinds[number].tables = len(recipe.groups)
             self._add_tables(nodes, tables, recipe, shape)

@@ -55,6 +55,18 @@ cdef inline uint8_t _stacks_of(layout):
     return (OF_KERNEL if layout.stack else 0) | (OF_PROGRAM if layout.user_stack else 0)
 
 
+cdef inline uint8_t _awaited(recipe, layout):
+    """Return for which stacks the events of a layout wait: those that are counted, or exported with it."""
+    if recipe.by_stack:
+        return _stacks_of(layout)
+    return OF_KERNEL if recipe.choice is not None and layout.stack else 0
+
+
+cdef inline uint32_t _program_bytes(const uint8_t* stack) noexcept nogil:
+    """Return how many bytes of a stack are the program's."""
+    return _u32(stack + 4)
+
+
 cdef inline Queued* _head(const Queue* queue) noexcept nogil:
     return <Queued*>(queue.bytes + queue.head)
 

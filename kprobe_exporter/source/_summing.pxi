@@ -71,7 +71,7 @@ cdef class Summing:
 
     cdef object _empty_stacks(self, Table* table, layout_id, batch):
         """Move the stacks of a table to the batch, and empty the table."""
-        cdef uint32_t i, length, of_program
+        cdef uint32_t i, length
         cdef const uint8_t* at
         cdef const Cell* cell
         if table.unreadable:
@@ -83,14 +83,20 @@ cdef class Summing:
                 batch.without_stack[layout_id] += cell.count
                 continue
             length, at = _u32(at + 1), at + 5
-            of_program = _u32(at + 4)
-            addresses = _addresses(at + STACK_HEAD, of_program)
-            raw = _addresses(at + STACK_HEAD + of_program, length - STACK_HEAD - of_program)
-            kernel = tuple([self._frame(address) for address in raw])
+            addresses = _addresses(at + STACK_HEAD, _program_bytes(at))
+            kernel = self._kernel_frames(at, length)
             weight = Weight(cell.count, _int(cell.sum))
             batch.stack_tallies.append(StackTally(layout_id, kernel, _u32(at), addresses, weight))
         table.negative = table.unreadable = 0  # an error has no weight, and is not lost
         _clear(table)
+
+    cdef tuple _kernel_frames(self, const uint8_t* stack, uint32_t length):
+        """Return the names of the kernel's functions in a stack that was kept."""
+        cdef uint32_t first
+        if length == 0:
+            return ()
+        first = STACK_HEAD + _program_bytes(stack)
+        return tuple([self._frame(address) for address in _addresses(stack + first, length - first)])
 
     cdef object _frame(self, uint64_t address):
         """Return the name of a function in a stack, which many stacks share."""

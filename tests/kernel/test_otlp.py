@@ -80,12 +80,12 @@ probes:
     export: {{as: span, where: fd == {fd}}}
 """
 
-WITH_STACK = """
-  - name: stacked
+WITH_PATTERN = """
+  - name: opened
     attach: kprobe:do_sys_openat2
+    fetch: {{name: "$arg2:ustring"}}
     filter: "common_pid == {tid}"
-    stack: true
-    export: log
+    export: {{as: log, where: name ~ "/etc/*"}}
 """
 
 STACKS = """
@@ -275,7 +275,7 @@ def test_calls_lie_in_each_other_whoever_chooses(
         eventually(lambda: len(elastic.spans()) >= seen + 2 * TIMES, 60)
         return elastic.spans()[seen:]
 
-    for text in (nested, nested + WITH_STACK.format(tid=kernel_tid()), nested):
+    for text in (nested, nested + WITH_PATTERN.format(tid=kernel_tid()), nested):
         reload(text)
         spans = exported()
         ids = Counter(span["spanId"] for span in spans if span["name"] == "fsync")

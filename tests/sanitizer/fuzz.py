@@ -103,7 +103,7 @@ def feed_stacks(module: Any, random: Random, rounds: int) -> int:
     """Count the stacks of damaged pages, while parsers change. Return how many were counted."""
     counted = 0
     for _ in range(rounds):
-        reading = ReadingStacks(module.PageParser)
+        reading = ReadingStacks(module.PageParser, stacked_pages.EXPORTS if random.random() < 0.7 else {})
         for now, found in stacked_pages.record(random, 40, 0.1):
             reading.read(now, {cpu: [damage(random, page) for page in some] for cpu, some in found.items()})
             if random.random() < 0.3:

@@ -58,8 +58,13 @@ class Exported:
     def consume(self, batch: Batch) -> None:
         self._selector.consume(batch)
 
+    def end_round(self, *, last: bool) -> None:
+        self._selector.tick()
+        if last:
+            self._selector.flush()
+
     def traces(self) -> Counter[Any]:
-        """Return the items of each trace, whatever its ids: the signal, the record and the parent's record.
+        """Return the items of each trace, whatever its ids: signal, record, the parent's record, and stack.
 
         An item without a trace is alone. A parent that was not exported is unknown.
         """
@@ -67,7 +72,7 @@ class Exported:
         found: dict[Any, list[Any]] = defaultdict(list)
         for number, (signal, one) in enumerate(self.items):
             parent = spans.get(one.parent, "unknown") if one.parent else None
-            found[one.trace or -number].append((signal, one.record, parent))
+            found[one.trace or -number].append((signal, one.record, parent, one.stack))
         return Counter(tuple(sorted(map(repr, items))) for items in found.values())
 
     def _timed(self, layout: Layout, on_record: OnRecord) -> OnRecord:

@@ -2,16 +2,18 @@
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, source_recipe
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts
+from kprobe_exporter.model.aggregation import RecordChoice
 from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.record_layout import Field, Shape
 from kprobe_exporter.model.records import Batch, Join, Layout
@@ -19,6 +21,7 @@ from kprobe_exporter.model.specs import ProbeMetrics
 from kprobe_exporter.model.stacks import Addresses, Frames, Place, Profile
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.source.binary import BinaryPipe
+from tests.support.exported_records import Exported
 from tests.support.joined_pages import Fed, condition
 from tests.support.page_material import STACKS, TID, Names
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event
@@ -40,13 +43,21 @@ DELIVERED = shape(24, stack=True, user_stack=True)
 WITHOUT = shape(25)
 SAME = shape(26, stack=True, user_stack=True)._replace(id=SINGLE.id)
 SAME_TOO = shape(27, stack=True)._replace(id=DELIVERED.id)
+ONLY_EXPORTED = shape(28, stack=True)._replace(id=DELIVERED.id)
 """Other probes at the same events, which have a stack once."""
-SHAPES = [SINGLE, OF_PROGRAM, BEGIN, END, DELIVERED, WITHOUT, SAME, SAME_TOO]
+SHAPES = [SINGLE, OF_PROGRAM, BEGIN, END, DELIVERED, WITHOUT, SAME, SAME_TOO, ONLY_EXPORTED]
 
 JOINED = Layout(30, "p30", "p30", "joined", "f", (*SIZE, Arg("duration", "int")))
 JOIN = Join(JOINED, (BEGIN.layout,), END.layout, "key", ("tid",))
 SOME = condition("size != 2")
 OTHERS = condition("size != 7")
+EXPORTS = {
+    20: RecordChoice("log"),
+    21: RecordChoice("log"),
+    27: RecordChoice("log", condition("size != 1")),
+    28: RecordChoice("log", condition("size != 2")),
+    30: RecordChoice("span", nested=True),
+}
 WEIGHTS = {20: "size", 21: None, 26: None, 27: None, 30: "duration"}
 
 
@@ -66,8 +77,8 @@ class Programs:
 class ReadingStacks:
     """A parser of this kind, the pairing and the counted stacks, as agent/pipeline.py wires them."""
 
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
+    def __init__(self, kind: Any, exports: Mapping[int, RecordChoice] | None = None) -> None:
+        self.kind, self._exports = kind, exports or {}
         self.programs = ProgramStacks(Programs)
         self.recorded = RecordedStacks(self.programs)
         self.counts = {
@@ -75,8 +86,11 @@ class ReadingStacks:
             for number, weigh in WEIGHTS.items()
         }
         self.delivered: list[Any] = []
-        self.pairing = Pairing([])
-        self.pairing.add(JOIN)
+        self.pairing = Pairing([], nested=True)
+        self.exported = Exported(self._exports, self.pairing, chosen=kind.compiled)
+        self.exported.add(JOINED, None, JOIN)
+        for one, only in ((SINGLE, SOME), (OF_PROGRAM, None), (SAME_TOO, None), (ONLY_EXPORTED, None)):
+            self.exported.add(one.layout, only)
         self.recorded.add(SINGLE.layout, None, self.counts[20], SOME)
         self.recorded.add(OF_PROGRAM.layout, None, self.counts[21], None)
         self.recorded.add(SAME.layout, None, self.counts[26], OTHERS)
@@ -93,21 +107,25 @@ class ReadingStacks:
         def fed(number: int) -> ProbeMetrics:
             return ProbeMetrics(f"p{number}", (), (), None)
 
+        choice = self._exports.get
         recipes = {
-            20: source_recipe(SINGLE.layout, fed(20), SOME, counted_stacks("size")),
-            21: source_recipe(OF_PROGRAM.layout, fed(21), None, counted_stacks(None)),
-            26: source_recipe(SAME.layout, fed(26), OTHERS, counted_stacks(None)),
-            27: source_recipe(SAME_TOO.layout, fed(27), None, counted_stacks(None)),
+            20: source_recipe(SINGLE.layout, fed(20), SOME, counted_stacks("size"), choice(20)),
+            21: source_recipe(OF_PROGRAM.layout, fed(21), None, counted_stacks(None), choice(21)),
+            26: source_recipe(SAME.layout, fed(26), OTHERS, counted_stacks(None), choice(26)),
+            27: source_recipe(SAME_TOO.layout, fed(27), None, counted_stacks(None), choice(27)),
         }
-        join = join_recipe(JOIN, fed(30), None, {}, counted_stacks("duration"))
+        if 28 in self._exports:
+            recipes[28] = source_recipe(ONLY_EXPORTED.layout, fed(28), None, None, choice(28))
+        join = join_recipe(JOIN, fed(30), None, {}, counted_stacks("duration"), choice(30))
         assert isinstance(join, JoinRecipe)
         assert all(recipes.values())
-        joins = Joins({30: join})
+        joins = Joins({30: join._replace(make=joined_record(JOIN))})
         return Fed(self.kind(GEOMETRY, SHAPES, Names(), STACKS, False, recipes, {}, joins), self.pages)
 
     def consume(self, batch: Batch) -> None:
         batch = self.pairing.pair(batch)
         self.recorded.take(batch)
+        self.exported.consume(batch)
         self.delivered += [one for one in batch.stacks if one[0][0] == DELIVERED.id]
         self.delivered += [one for one in batch.user_stacks if one[0][0] == DELIVERED.id]
 
@@ -116,6 +134,7 @@ class ReadingStacks:
             self.pages[cpu].extend(some)
         self.now = now
         self.pipe.empty(last=last)
+        self.exported.end_round(last=last)
 
     def result(self) -> dict[int, tuple[Any, int]]:
         for _ in range(2):

@@ -8,27 +8,48 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kprobe_exporter.model.aggregation import RecordChoice
 from kprobe_exporter.model.stacks import Weight
 from kprobe_exporter.source import pages
 from tests.support.page_material import compiled
 from tests.support.ring_buffer import Page, event
-from tests.support.stacked_pages import ReadingStacks, kernel, record, user
+from tests.support.stacked_pages import EXPORTS, OF_PROGRAM, ReadingStacks, kernel, record, user
 
 
-@given(st.randoms(use_true_random=True), st.integers(0, 60), st.sampled_from([0, 0.2]), st.booleans())
+@given(
+    st.randoms(use_true_random=True),
+    st.integers(0, 60),
+    st.sampled_from([0, 0.2]),
+    st.booleans(),
+    st.sampled_from([{}, EXPORTS]),
+)
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
-def test_both_parsers_agree(random: Random, steps: int, losing: float, reloads: bool) -> None:
+def test_both_parsers_agree(
+    random: Random, steps: int, losing: float, reloads: bool, exports: dict[int, RecordChoice]
+) -> None:
     recording = record(random, steps, losing)
     results = []
     for kind in (pages.PageParser, compiled.PageParser):
-        reading = ReadingStacks(kind)
+        reading = ReadingStacks(kind, exports)
         for now, found in recording:
             reading.read(now, found)
             if reloads:
                 reading.pipe.adopt(reading.parser())
         reading.read(10**6, {}, last=True)
-        results.append((reading.result(), Counter(map(repr, reading.delivered))))
+        results.append((reading.result(), Counter(map(repr, reading.delivered)), reading.exported.traces()))
     assert results[0] == results[1]
+
+
+def test_what_is_drawn_is_exported_with_its_stack() -> None:
+    """The test above compares something, of each probe."""
+    reading = ReadingStacks(compiled.PageParser, EXPORTS)
+    for now, found in record(Random(1), 2000, 0.05):
+        reading.read(now, found)
+    reading.read(10**6, {}, last=True)
+    stacked = Counter(one.record[0] for _, one in reading.exported.items if one.stack)
+    bare = Counter(one.record[0] for _, one in reading.exported.items if not one.stack)
+    assert min(stacked[number] for number in EXPORTS if number != OF_PROGRAM.id) > 50
+    assert min(bare[number] for number in EXPORTS) > 5
 
 
 class Elsewhere(bytes):
