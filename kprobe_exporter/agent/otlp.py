@@ -213,8 +213,8 @@ class OtlpExport:
                 end = self._clock.unix_ns(record[TIME]) + took
                 self._exemplify(probe, Exemplar(trace, span, took / 1e9, end / 1e9))
 
-    def _drop(self, signal: Signal) -> None:
-        self._limited[signal] += 1
+    def _drop(self, signal: Signal, number: int) -> None:
+        self._limited[signal] += number
 
     def _counts(self, signal: Signal) -> SignalCounts:
         channel = self._channels.get(signal)

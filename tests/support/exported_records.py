@@ -88,5 +88,5 @@ class Exported:
     def _put(self, signal: Signal, emission: Emission) -> None:
         self.items.append((signal, emission))
 
-    def _drop(self, signal: Signal) -> None:
-        self.dropped[signal] += 1
+    def _drop(self, signal: Signal, number: int) -> None:
+        self.dropped[signal] += number

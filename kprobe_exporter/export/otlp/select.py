@@ -63,15 +63,15 @@ class Selector:
     - Each item that a limit stops is counted as dropped, once. Items that sampling or a filter excludes are
       not. The items of an admitted trace also count against the limits, so that later traces wait for them.
 
-    ``put`` queues an item at once; ``dropped`` counts one that a limit stopped. ``max_per_second`` is for all
-    probes together. A call costs 2 µs if it is sampled out and 3.5 µs if it is exported, with the function
-    from ``on_record``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
+    ``put`` queues an item at once; ``dropped`` counts so many that a limit stopped. ``max_per_second`` is for
+    all probes together. A call costs 2 µs if it is sampled out and 3.5 µs if it is exported, with the
+    function from ``on_record``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
     """
 
     def __init__(
         self,
         put: Callable[[Signal, Emission], object],
-        dropped: Callable[[Signal], object],
+        dropped: Callable[[Signal, int], object],
         max_per_second: float | None = None,
         *,
         identity: Identity | None = None,
@@ -142,8 +142,8 @@ class Selector:
             if (signal := self._chosen.get(emission.record[LAYOUT_ID])) is not None:
                 selected.append((signal, emission, None))
         for layout_id, number in batch.limited.items():
-            for _ in range(number if layout_id in self._chosen else 0):
-                self._dropped(self._chosen[layout_id])
+            if (signal := self._chosen.get(layout_id)) is not None:
+                self._dropped(signal, number)
         for kind, bare, waiting in selected:
             attributes = self._identity(bare.record[TID], bare.record[TIME]) if self._identity else None
             emission = bare._replace(attributes=attributes) if attributes else bare
@@ -179,7 +179,7 @@ class Selector:
                     ids = trace.id, call.span, parent.span if parent is not None else 0
                     self._select("span", first, record, ids, stack=stack)
                     return
-                self._dropped("span")
+                self._dropped("span", 1)
             self._stacks.pop(id(first), None)
 
         return span
@@ -191,7 +191,7 @@ class Selector:
             if (sample < 1 and chance() >= sample) or not (passes is None or passes(record)):
                 return
             if not source.ready():
-                self._dropped("log")
+                self._dropped("log", 1)
                 return
             source.take()
             call, ids = around(enclosing), (0, 0, 0)

@@ -32,7 +32,7 @@ from tests.support.ring_buffer import GEOMETRY, Page
 
 RANDOM = st.randoms(use_true_random=True)
 STEPS = st.integers(0, 200)
-DRAWN = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=50)
+DRAWN = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30)
 
 
 def check(random: Random, recording: Recording, **more: Any) -> list[Reading]:

@@ -93,7 +93,7 @@ class Wiring:
         self.pairing = Pairing(nested=True)
         self.selector = Selector(
             self.put,
-            self.dropped.append,
+            lambda signal, number: self.dropped.extend([signal] * number),
             self.max_per_second,
             identity=self.identity,
             clock=self.clock,
