@@ -128,6 +128,7 @@ LONG = (
     "tests/kernel/test_trace_end.py::test_a_signal_at_any_moment",
     "tests/kernel/test_trace_examples.py::test_a_row[kprobe p:do_sys_open]",
     "tests/kernel/test_trace_records.py::test_a_return_with_its_stack",
+    "tests/kernel/test_trace_records.py::test_what_the_kernel_refuses_of_a_pattern",
 )
 """Tests that only `make vmtest` runs: each takes up to a minute of a busy machine, and most of what it sees
 fail is seen by another one, too."""
