@@ -16,7 +16,7 @@ cdef struct Export:  # what is exported of one layout
     Limit limit
     uint64_t dropped
 
-cdef struct Chosen:  # a record to be exported: its bytes follow, of a joined one those of both halves, and its stack
+cdef struct Chosen:  # a record to be exported: its bytes follow, or those of both halves, and then its stack
     int32_t way  # -1 of a single one
     int32_t[2] kinds
     int32_t[2] cpus
@@ -110,21 +110,19 @@ cdef class Exporting(JoinSetup):
     ) noexcept nogil:
         """Export a joined record if it is chosen; False if there is no memory. ``passed``: it is counted."""
         cdef Export* export = &self._exports[way.chooser.export]
-        cdef int64_t thread = _thread_of(half.tid, half.cpu)
+        cdef int64_t thread = NOWHERE if half.enclosing == NULL else _thread_of(half.tid, half.cpu)
         cdef uint64_t now = (<const Rec*>rec.second).time
-        if half.enclosing != NULL:
-            _no_longer_enclose(self._open, half)
+        _no_longer_enclose(self._open, half)
         if export.spans:
-            return self._export_span(way, half, rec, passed, now)
+            return self._export_span(way, half, rec, thread, passed, now)
         if not passed or not self._chosen(&way.chooser, rec):
             return True
-        if half.enclosing == NULL:
-            thread = NOWHERE
         return self._export_log(export, way, -1, rec, thread, now)
 
     cdef bint _export_span(
-        self, const Way* way, OpenHalf* half, const Rec* rec, bint passed, uint64_t now
+        self, const Way* way, OpenHalf* half, const Rec* rec, int64_t thread, bint passed, uint64_t now
     ) noexcept nogil:
+        """Export a call as a span, or one whose filter rejects it for what lies in it; False as above."""
         cdef Export* export = &self._exports[way.chooser.export]
         cdef CallInTrace* call
         cdef CallInTrace* parent = NULL
@@ -132,9 +130,7 @@ cdef class Exporting(JoinSetup):
         if half.enclosing != NULL and half.enclosing.call != NULL:
             call, half.enclosing.call = half.enclosing.call, NULL
         else:
-            if half.enclosing != NULL and not _around(
-                self._open, _thread_of(half.tid, half.cpu), half.time, &parent
-            ):
+            if thread != NOWHERE and not _around(self._open, thread, half.time, &parent):
                 return False
             call = _new_call(self._open, &self._open.slots[way.slot].nesting, parent)
             if call == NULL:
@@ -153,10 +149,10 @@ cdef class Exporting(JoinSetup):
         _release_call(call)
         return done
 
-    cdef bint _export_single(self, const Queued* one, const Rec* rec) noexcept nogil:
-        """Export a single event that was chosen; False if there is no memory."""
-        cdef Export* export = &self._exports[self._kinds[one.kind].chooser.export]
-        return self._export_log(export, NULL, one.kind, rec, _thread_of(rec.tid, rec.cpu), rec.time)
+    cdef bint _export_single(self, const Kind* kind, int32_t number, const Rec* rec) noexcept nogil:
+        """Export a single event that was chosen; False if there is no memory. ``number`` is that of its kind."""
+        cdef Export* export = &self._exports[kind.chooser.export]
+        return self._export_log(export, NULL, number, rec, _thread_of(rec.tid, rec.cpu), rec.time)
 
     cdef bint _export_log(
         self, Export* export, const Way* way, int32_t kind, const Rec* rec, int64_t thread, uint64_t now

@@ -122,9 +122,11 @@ cdef class Joining(Exporting):
             self._ways[part.slot].arrived += 1
             if not self._count(&self._ways[part.slot], &rec):
                 return False
-            return not kind.chooser.chooses or not self._chosen(&kind.chooser, &rec) or self._export_single(one, &rec)
-        if part.role == NO_PART:
-            return not kind.chooser.chooses or self._export_single(one, &rec)
+            if kind.chooser.chooses and self._chosen(&kind.chooser, &rec):
+                return self._export_single(kind, one.kind, &rec)
+            return True
+        if part.role == NO_PART:  # it was counted and chosen before it was queued
+            return not kind.chooser.chooses or self._export_single(kind, one.kind, &rec)
         if part.role >= PLACED:
             self._change_cgroup(part, &rec)
             return True
