@@ -259,8 +259,8 @@ def notes(rates: Rates, agents: Mapping[Signal, Carried], down: Carried) -> list
         for signal, each in agents.items()
     ]
     made.append(
-        "Of events of which only some become log records, the compiled reader chooses those by `where`;"
-        " CPU per item is that of an event."
+        "Of many events of which few are exported, the compiled reader chooses these by `where`; CPU per item"
+        " is that of an event or a call."
     )
     made.append(
         f"Without a collector the queue of {QUEUE:,} is full, a request of {BATCH} is tried again and again,"
