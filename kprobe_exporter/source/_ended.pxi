@@ -164,7 +164,7 @@ cdef bint _copy_list(Open* open, const OpenList* list, int32_t child, uint64_t t
     cdef OpenHalf* half = list.innermost
     cdef OpenHalf** at
     memcpy(key, _list_key(list), STACK_KEY)
-    memcpy(key, &child, 4)
+    _set_thread(key, child)
     hash = _hash(key, STACK_KEY, open.seed ^ list.slot)
     one = _find(open, list.slot, key, STACK_KEY, hash)
     if one != NULL:
@@ -216,14 +216,12 @@ cdef bint _executed(Open* open, int32_t old, int32_t tid, uint8_t* scratch) noex
 
 cdef void _give(Open* open, OpenList* one, int32_t tid, uint8_t* key) noexcept nogil:
     """Give a list to another thread, whose own halves have ended. ``key``: room to write its key."""
-    cdef uint64_t value = <uint64_t><int64_t>tid
     cdef OpenList* other
     memcpy(key, _list_key(one), one.length)
     if open.slots[one.slot].by_stack:
-        memcpy(key, &tid, 4)
+        _set_thread(key, tid)
     else:
-        key[one.thread_at] = 1 if tid >= 0 else 2
-        memcpy(key + one.thread_at + 1, &value, 8)
+        _write_number(key + one.thread_at, Num(-1 if tid < 0 else 0, <uint64_t><int64_t>tid))
     other = _find(open, one.slot, key, one.length, _hash(key, one.length, open.seed ^ one.slot))
     if other != NULL:
         _drop(open, other)

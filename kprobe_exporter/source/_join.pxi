@@ -7,7 +7,7 @@ cdef enum:  # what an event is for the joins
     NO_PART, BEGIN, END, SINGLE, STARTED, EXECUTED, EXITED, PLACED, MOVED
 
 cdef enum:
-    STACK_KEY = 12
+    STACK_KEY = 16
 
 cdef struct Chooser:  # which records are exported, though they are added up
     bint chooses
@@ -55,33 +55,28 @@ cdef struct Way:  # the records of a join that begin with one sort of event, or 
     int32_t[2] kinds  # of the halves of a joined record
 
 
+cdef inline void _set_thread(uint8_t* key, int32_t tid) noexcept nogil:
+    """Set the first word of a key by stack."""
+    _set_word(key, <uint32_t>tid)
+
+
 cdef inline void _stack_key(uint8_t* key, int32_t tid, uint64_t place) noexcept nogil:
-    cdef uint64_t region = place >> REGION
-    memcpy(key, &tid, 4)
-    memcpy(key + 4, &region, 8)
+    _set_thread(key, tid)
+    _set_word(key + 8, place >> REGION)
 
 
 cdef uint32_t _values_key(const Part* part, const Rec* rec, uint8_t* out, int32_t* thread_at) noexcept nogil:
-    """Write the values by which a half is paired as _key does; return their length, 0 if one is missing."""
-    cdef uint32_t at = 0, i, length
-    cdef Num value
-    cdef const uint8_t* text
+    """Write the values by which a half is paired; return their length, 0 if one is missing."""
+    cdef uint8_t* end = out
+    cdef uint32_t i
     thread_at[0] = -1
     for i in range(part.nkeys):
         if part.thread_key == <int32_t>i:
-            thread_at[0] = at
-        if _number(&part.keys[i], rec, &value):
-            out[at] = 1 if value.hi == 0 else 2
-            memcpy(out + at + 1, &value.lo, 8)
-            at += 9
-        elif _text(&part.keys[i], rec, &text, &length):
-            out[at] = 3
-            memcpy(out + at + 1, &length, 4)
-            memcpy(out + at + 5, text, length)
-            at += 5 + length
-        else:
+            thread_at[0] = end - out
+        end = _write_value(end, &part.keys[i], rec)
+        if end == NULL:
             return 0
-    return at
+    return <uint32_t>(end - out)
 
 
 cdef bint _begin_half(Open* open, const Part* part, const Rec* rec, uint8_t* scratch) noexcept nogil:

@@ -143,7 +143,7 @@ cdef inline OpenList* _find(
     while one != NULL:
         if (
             one.hash == hash and one.slot == slot and one.length == length
-            and memcmp(_list_key(one), key, length) == 0
+            and _same(_list_key(one), key, length)
         ):
             return one
         one = one.chained

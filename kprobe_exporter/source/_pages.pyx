@@ -60,6 +60,7 @@ cdef uint32_t MISSED = 1u << 31, COUNTED = 1u << 30
 cdef bint LITTLE = sys.byteorder == "little"
 include "_record.pxi"
 include "_condition.pxi"
+include "_keys.pxi"
 include "_tally.pxi"
 include "_lists.pxi"
 include "_open.pxi"

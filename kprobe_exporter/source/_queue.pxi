@@ -71,11 +71,6 @@ cdef inline Queued* _head(const Queue* queue) noexcept nogil:
     return <Queued*>(queue.bytes + queue.head)
 
 
-cdef inline size_t _padded(size_t length) noexcept nogil:
-    """Return the next multiple of 8."""
-    return (length + 7) & ~<size_t>7
-
-
 cdef inline size_t _queued_size(const Queued* one) noexcept nogil:
     return sizeof(Queued) + _padded(one.length) + _padded(one.stack_length)
 

@@ -79,10 +79,10 @@ cdef class Summing:
         for i in range(table.used):
             cell = &table.cells[i]
             at = table.arena + cell.key
-            if at[0] == 0:
+            if _kind_of(at) == ABSENT:
                 batch.without_stack[layout_id] += cell.count
                 continue
-            length, at = _u32(at + 1), at + 5
+            length, at = _text_length(at), at + 8
             addresses = _addresses(at + STACK_HEAD, _program_bytes(at))
             kernel = self._kernel_frames(at, length)
             weight = Weight(cell.count, _int(cell.sum))
@@ -106,22 +106,23 @@ cdef class Summing:
         return name
 
     cdef object _raw_key(self, const uint8_t* at, const Table* table, resolvers):
+        """Return what a record would hold for each part of a key."""
         cdef uint32_t i, length
         cdef Num number
         parts = []
         for i in range(len(resolvers)):
             value = None
-            if at[0] == 1 or at[0] == 2:
-                number.hi = 0 if at[0] == 1 else -1
-                number.lo = _u64(at + 1)
+            if _kind_of(at) in (POSITIVE, NEGATIVE):
+                number.hi = 0 if _kind_of(at) == POSITIVE else -1
+                number.lo = _u64(at + 8)
                 value = _int(number)
-                at += 9
-            elif at[0] == 3:
-                length = _u32(at + 1)
-                value = PyBytes_FromStringAndSize(<const char*>at + 5, length)
-                at += 5 + length
+                at += 16
+            elif _kind_of(at) == IS_TEXT:
+                length = _text_length(at)
+                value = PyBytes_FromStringAndSize(<const char*>at + 8, length)
+                at += 8 + _padded(length)
             else:
-                at += 1
+                at += 8
             resolve = resolvers[i]
             parts.append(value if resolve is None else resolve(value))
         return tuple(parts)

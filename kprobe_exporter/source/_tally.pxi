@@ -49,42 +49,18 @@ cdef struct Table:
     uint64_t unreadable
 
 
-cdef inline uint64_t _hash(const uint8_t* key, uint32_t length, uint64_t seed) noexcept nogil:
-    """Hash a key, 8 bytes at a time. The seed is secret, because users choose the strings."""
-    cdef uint64_t value = seed ^ length, word
-    cdef uint32_t at = 0
-    while at + 8 <= length:
-        value = (value ^ _u64(key + at)) * <uint64_t>0x9E3779B97F4A7C15
-        value ^= value >> 29
-        at += 8
-    if at < length:
-        word = 0
-        memcpy(&word, key + at, length - at)
-        value = (value ^ word) * <uint64_t>0x9E3779B97F4A7C15
-        value ^= value >> 29
-    value *= <uint64_t>0xBF58476D1CE4E5B9
-    return value ^ (value >> 32)
-
-
 cdef uint32_t _key(const Table* table, const Rec* rec, uint8_t* out) noexcept nogil:
-    """Write the raw values of a table's keys, each after a byte for its type; return their length."""
-    cdef uint32_t at = 0, i, length
-    cdef Num value
-    cdef const uint8_t* text
+    """Write the raw values of a table's keys; return their length."""
+    cdef uint8_t* end = out
+    cdef uint8_t* after
+    cdef uint32_t i
     for i in range(table.nkeys):
-        if _number(&table.keys[i], rec, &value):
-            out[at] = 1 if value.hi == 0 else 2
-            memcpy(out + at + 1, &value.lo, 8)
-            at += 9
-        elif _text(&table.keys[i], rec, &text, &length):
-            out[at] = 3
-            memcpy(out + at + 1, &length, 4)
-            memcpy(out + at + 5, text, length)
-            at += 5 + length
-        else:
-            out[at] = 0
-            at += 1
-    return at
+        after = _write_value(end, &table.keys[i], rec)
+        if after == NULL:
+            _set_word(end, ABSENT)
+            after = end + 8
+        end = after
+    return <uint32_t>(end - out)
 
 
 cdef inline uint64_t _epoch(const Epochs* epochs, uint64_t tid) noexcept nogil:
@@ -94,15 +70,12 @@ cdef inline uint64_t _epoch(const Epochs* epochs, uint64_t tid) noexcept nogil:
 
 cdef uint32_t _epoch_key(const Table* table, const Rec* rec, uint8_t* out) noexcept nogil:
     """Write the epochs of a record's threads as one more key; return its length."""
-    cdef uint64_t epoch = 0
     cdef uint32_t i
-    cdef Num tid
+    cdef Num tid, epoch = Num(0, 0)
     for i in range(table.nthreads):
         if _number(&table.keys[table.threads[i]], rec, &tid):
-            epoch += _epoch(table.epochs, tid.lo)
-    out[0] = 1
-    memcpy(out + 1, &epoch, 8)
-    return 9
+            epoch.lo += _epoch(table.epochs, tid.lo)
+    return <uint32_t>(_write_number(out, epoch) - out)
 
 
 cdef uint32_t _code(const Table* table, Num value, uint8_t* out) noexcept nogil:
@@ -120,9 +93,7 @@ cdef uint32_t _code(const Table* table, Num value, uint8_t* out) noexcept nogil:
             else:
                 high = middle
         code = <int64_t>low + 1 if value.hi >= 0 else -1 - <int64_t>low
-    out[0] = 1 if code >= 0 else 2
-    memcpy(out + 1, &code, 8)
-    return 9
+    return <uint32_t>(_write_number(out, Num(-1 if code < 0 else 0, <uint64_t>code)) - out)
 
 
 cdef bint _grow(Table* table) noexcept nogil:
@@ -162,9 +133,7 @@ cdef Cell* _cell(Table* table, const uint8_t* key, uint32_t length, uint64_t see
         at = hash & (table.slots - 1)
         while table.index[at]:
             cell = &table.cells[table.index[at] - 1]
-            if cell.hash == hash and cell.length == length and (
-                length == 0 or memcmp(table.arena + cell.key, key, length) == 0
-            ):
+            if cell.hash == hash and cell.length == length and _same(table.arena + cell.key, key, length):
                 return cell
             at = (at + 1) & (table.slots - 1)
     if table.used == table.room:
