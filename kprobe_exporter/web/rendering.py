@@ -121,7 +121,7 @@ class Workers:
         """Return the forms that the clients ask for, by whether they are compressed."""
         async with self._free:
             requests = self._waiting.pop(key).requests
-            wanted = {gzipped for request, gzipped in requests if not await request.is_disconnected()}
+            wanted = {gzipped for request, gzipped in requests if not await _has_gone(request)}
             if not wanted:
                 raise _ClientsGone
 
@@ -130,6 +130,19 @@ class Workers:
                 return {gzipped: rendering.compressed() if gzipped else rendering for gzipped in wanted}
 
             return await asyncio.get_running_loop().run_in_executor(self._threads, forms)
+
+
+async def _has_gone(request: Request) -> bool:
+    """Return whether the client has closed its connection, without waiting.
+
+    `Request.is_disconnected` does the same by anyio's event loop, whose 20 modules take 1.3 MB.
+    """
+    try:
+        async with asyncio.timeout(0):  # it cancels only what waits
+            message = await request.receive()
+    except TimeoutError:
+        return False
+    return bool(message["type"] == "http.disconnect")
 
 
 async def guarded(request: Request, answer: Awaitable[Response]) -> Response:

@@ -389,3 +389,10 @@ def test_no_work_is_done_for_clients_that_have_gone(busy: Busy) -> None:
     busy.going_on.set()
     assert read_all(going_on).startswith(b"HTTP/1.1 200")
     assert busy.snapshots == 2 + 1
+
+
+def test_a_client_that_has_not_sent_its_body_has_not_gone(busy: Busy) -> None:
+    waiting = busy.send("/metrics", "Content-Length: 5\r\n")
+    busy.going_on.set()
+    assert waiting.recv(12) == b"HTTP/1.1 200"
+    assert busy.snapshots == 2 + 1
