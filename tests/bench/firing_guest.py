@@ -95,7 +95,8 @@ def added(
             found = calls()
         finally:
             enable.write_text("0")
-    saw_all(recorded(instance) - before, REPEATS * CALLS)
+        # Before the definition is deleted: that empties the buffer, and its statistics.
+        saw_all(recorded(instance) - before, REPEATS * CALLS)
     of = 0 if kind in (UPROBE, URETPROBE) else 1
     return found[of] - base[of]
 

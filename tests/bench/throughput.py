@@ -88,8 +88,8 @@ OF_CGROUP = "{cpu: cpu, cgroup: {field: tid, decode: cgroup}, errno:"
 # Two fields are cut out and counted by, as perf-tools do.
 AWK = "{ count[$2, $NF]++ } END { for (key in count) sum += count[key]; print sum }"
 
-SCALE = 0.35e6
-"""Events a second that text does on the machine for which the goal is said."""
+SCALE = 2.06e6
+"""Events a second that awk does on the machine for which the goals are said."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ ONE_FIELD = "pages in memory, one field as a value"
 COMPUTED = "pages in memory, an expression over two fields"
 NATIVE = "pages in memory, one field as a value of a native histogram, too"
 FLOOR, WALK = "the floor: raw pages, thrown away", "the walk alone: every event seen and counted"
+AWK_COUNTS = "cat trace_pipe, then awk"
 JOINED = "calls joined, binary: two events each"
 BY_CGROUP = "pipeline, binary, by the thread's cgroup, too"
 JOINED_BY_CGROUP = "calls joined, binary, by the thread's cgroup, too"
@@ -132,8 +133,7 @@ def table() -> Table:
     rates |= {ONE_FIELD: 1e9 / costs[expression.ONE_FIELD], COMPUTED: 1e9 / costs[expression.TWO_FIELDS]}
     rates[NATIVE] = 1e9 / costs[expression.NATIVE]
     more = costs[expression.TWO_FIELDS] - costs[expression.ONE_FIELD]
-    text, binary = rates["pipeline, text"], rates["pipeline, binary"]
-    scaled = binary / text * SCALE
+    text, binary, awk = rates["pipeline, text"], rates["pipeline, binary"], rates[AWK_COUNTS]
     return Table(
         TITLE,
         f"{EVENTS:,} events of a tracepoint (the return of lseek) wait in the ring buffer, none was lost."
@@ -155,12 +155,12 @@ def table() -> Table:
             "trace-cmd extracts the pages of the same buffer into a file (`record` would want events of its"
             " own; it takes along what waits in the top-level buffer), then prints that file as text,"
             " without counting anything.",
-            reached("binary at least 8 times as fast as text", f"{binary / text:.1f}", ok=binary >= 8 * text),
             reached(
-                f"3 million events/s on a machine on which text does {SCALE / 1e6:.2f} million",
-                f"{scaled / 1e6:.1f} million, scaled by the text's speed here",
-                ok=scaled >= 3e6,
+                f"binary: 3 million events/s on a machine on which awk does {SCALE / 1e6:.2f} million",
+                f"{binary / awk * SCALE / 1e6:.1f} million, scaled by awk's speed here",
+                ok=binary / awk * SCALE >= 3e6,
             ),
+            reached("text: at least as fast as awk", f"{text / awk:.2f} times", ok=text >= awk),
             reached(
                 f"an expression over two fields at most {MOST_NS} ns an event above one of the fields",
                 f"{max(0, more):.1f} ns",
@@ -346,6 +346,6 @@ CONSUMERS: Mapping[str, tuple[str, Consumer, str]] = {
     STACK_RECORDS: ("binary", partial(_stacks, walked=False), STACKS),
     WALK: ("binary", _walk, CONFIG),
     FLOOR: ("binary", _floor, CONFIG),
-    "cat trace_pipe, then awk": ("text", _awk, CONFIG),
+    AWK_COUNTS: ("text", _awk, CONFIG),
     "trace-cmd extract, then report": ("text", _trace_cmd, CONFIG),
 }
