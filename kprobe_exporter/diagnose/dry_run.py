@@ -20,9 +20,9 @@ from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.symbols.functions import Answer, Functions
 from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.tracefs.define import not_built
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kernel_files import KernelFiles
-from kprobe_exporter.tracefs.probes import not_built
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import pytest
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs import probes
+from kprobe_exporter.tracefs.define import DefinedEvent, define
 from kprobe_exporter.tracefs.hist_tables import HitCounter
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.probes import Installed
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
@@ -154,14 +154,13 @@ def send() -> None:
 def lacking(monkeypatch: pytest.MonkeyPatch, *lacks: str) -> None:
     """Have the next agents see a kernel without these features."""
     if "eprobes" in lacks:
-        define = probes._define
 
-        def without_eprobes(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
+        def without_eprobes(instance: Instance, spec: ProbeSpec, taken: set[str]) -> DefinedEvent:
             if spec.verb == "e":
                 raise ProbeRefused("no eprobes, for a test.")
             return define(instance, spec, taken)
 
-        monkeypatch.setattr(probes, "_define", without_eprobes)
+        monkeypatch.setattr(probes, "define", without_eprobes)
     if "hist" in lacks:
         monkeypatch.setattr(Instance, "counts_tracepoints", lambda self: False)
         monkeypatch.setattr(HitCounter, "attach", classmethod(lambda cls, instance, event: None))

@@ -21,11 +21,11 @@ from kprobe_exporter.symbols.listing.query import (
 )
 from kprobe_exporter.symbols.lists import Lists, attempt, lines_of, symbols
 from kprobe_exporter.symbols.resolve import FPROBES, FUNCTIONS, Resolver, event_names
+from kprobe_exporter.tracefs.define import not_built
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.kernel_files import running_kernel
-from kprobe_exporter.tracefs.probes import not_built
 
 EVENTS = "available_events"
 """In tracefs: a line ``SYSTEM:EVENT`` for each event that can be enabled (kernel/trace/trace_events.c)."""
