@@ -1,4 +1,4 @@
-"""Calls and pairs of any sort as pages of the ring buffer, and both ways to join them.
+"""Calls and pairs of any sort as pages of the ring buffer, and a reader that joins them.
 
 What is drawn need not be possible on a real machine: threads may return from calls that they never made.
 """
@@ -31,7 +31,7 @@ from kprobe_exporter.plan.metric import where
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
 from tests.support.exported_records import Exported
-from tests.support.page_material import Names, compiled
+from tests.support.page_material import Names
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event, located
 
 THREAD = Field("signed", 4, 4)
@@ -549,14 +549,3 @@ class Reading:
 
     def result(self) -> tuple[Numbers, int]:
         return self.numbers.copy(), self.open
-
-
-def both_ways(recording: Recording, between: Callable[[Reading, int], None], **more: Any) -> list[Reading]:
-    """Read a recording with the Python model and with the compiled walk; ``between`` runs after a round."""
-    made = [Reading(pages.PageParser, **more), Reading(compiled.PageParser, **more)]
-    for one in made:
-        for number, (now, found) in enumerate(recording.rounds):
-            one.read(now, found)
-            between(one, number)
-        one.read(now + 1000, {}, last=True)
-    return made

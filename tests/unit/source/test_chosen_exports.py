@@ -2,25 +2,21 @@
 
 from collections import Counter
 from random import Random
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kprobe_exporter.model.aggregation import Group, Recipe, RecordChoice
-from kprobe_exporter.source import binary
 from kprobe_exporter.source.pages import NO_STACKS
+from tests.support.both_ways import RANDOM, STEPS, both_ways, compare
 from tests.support.joined_pages import (
     ALL,
     BY_DEVICE,
     JOINS,
     SINGLE,
     SOME_LARGE,
-    Reading,
     Recording,
-    both_ways,
     call,
     choices,
     condition,
@@ -30,21 +26,7 @@ from tests.support.joined_pages import (
 from tests.support.page_material import Names, compiled
 from tests.support.ring_buffer import GEOMETRY, Page
 
-RANDOM = st.randoms(use_true_random=True)
-STEPS = st.integers(0, 200)
 DRAWN = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30)
-
-
-def check(random: Random, recording: Recording, **more: Any) -> list[Reading]:
-    """Read both ways, with batches that are handed over very often or at the end of a round; compare."""
-    with patch.object(binary, "MANY", random.choice([1, 3, 8192])):
-        model, walk = both_ways(recording, more.pop("between", lambda one, number: None), **more)
-    assert not walk.halves, "the walk delivered a half instead of joining it"
-    assert walk.exported.traces() == model.exported.traces()
-    assert walk.exported.dropped == model.exported.dropped
-    assert walk.open == model.open
-    assert walk.numbers.copy().events == model.numbers.copy().events
-    return [model, walk]
 
 
 @given(
@@ -56,19 +38,19 @@ def test_calls_lie_in_each_other(
 ) -> None:
     recording = record(random, steps, 8, losing, ending=6, moving=1)
     residual = None if only is None else condition(only)
-    check(random, recording, exports=choices(random), residual=residual, moving=moving)
+    compare(random, recording, exports=choices(random), residual=residual, moving=moving)
 
 
 @given(RANDOM, STEPS)
 @DRAWN
 def test_limits_stop_whole_traces(random: Random, steps: int) -> None:
-    check(random, record(random, steps, 8, 0, ending=6, moving=1), exports=choices(random, limits=True))
+    compare(random, record(random, steps, 8, 0, ending=6, moving=1), exports=choices(random, limits=True))
 
 
 @given(RANDOM, STEPS, st.lists(st.sets(st.sampled_from(sorted(ALL))), min_size=4, max_size=4))
 @DRAWN
 def test_open_calls_keep_their_place_at_a_reload(random: Random, steps: int, joins: list[set[int]]) -> None:
-    check(
+    compare(
         random,
         record(random, steps, 8, 0, ending=6),
         exports=choices(random),
@@ -80,7 +62,7 @@ def test_open_calls_keep_their_place_at_a_reload(random: Random, steps: int, joi
 @DRAWN
 def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None:
     recording = record(random, steps, 8, 0.05, forks=False, ending=6, moving=1)
-    check(random, recording, exports=choices(random), most=most)
+    compare(random, recording, exports=choices(random), most=most)
 
 
 def test_what_is_drawn_is_exported_in_every_way() -> None:
@@ -88,7 +70,7 @@ def test_what_is_drawn_is_exported_in_every_way() -> None:
     exports = {number: RecordChoice("span", SOME_LARGE, nested=number != BY_DEVICE) for number in JOINS}
     exports[SINGLE.id] = RecordChoice("log", SOME_LARGE)
     recording = record(Random(1), 4000, 8, 0.01, moving=1)
-    _, walk = check(Random(1), recording, exports=exports)
+    _, walk = compare(Random(1), recording, exports=exports)
     items = walk.exported.items
     inner = Counter((signal, one.parent != 0) for signal, one in items)
     assert min(inner["span", True], inner["span", False], inner["log", True], inner["log", False]) > 20
@@ -100,9 +82,9 @@ def test_what_is_drawn_is_exported_in_every_way() -> None:
 def test_a_trace_is_sampled_as_a_whole(share: float) -> None:
     exports = {number: RecordChoice("span", SOME_LARGE, nested=number != BY_DEVICE) for number in JOINS}
     recording = record(Random(2), 6000, 8, 0)
-    whole, _ = both_ways(recording, lambda one, number: None, exports=exports)
+    whole, _ = both_ways(recording, exports=exports)
     sampled = {number: one._replace(share=share) for number, one in exports.items()}
-    _, walk = both_ways(recording, lambda one, number: None, exports=sampled)
+    _, walk = both_ways(recording, exports=sampled)
     every, some = whole.exported.traces(), walk.exported.traces()
     assert some <= every
     number = every.total()
@@ -140,9 +122,7 @@ def test_limits_go_by_the_time_of_the_events() -> None:
         if number % 50 == 49:
             rounds.append((page.time, {0: [page.render()]}))
             page = Page(second + (number + 1) * 10_000_000)
-    for one in both_ways(
-        Recording(rounds), lambda one, number: None, exports={SINGLE.id: RecordChoice("log", None, 1.0, 10.0)}
-    ):
+    for one in both_ways(Recording(rounds), exports={SINGLE.id: RecordChoice("log", None, 1.0, 10.0)}):
         assert len(one.exported.items) == pytest.approx(210, abs=2)
         assert one.exported.dropped.total() == 2000 - len(one.exported.items)
 
@@ -162,4 +142,4 @@ def test_recursion_deeper_than_is_examined() -> None:
     more = Page(time)
     more.add(time + 1, first(45, 7, 1, b"a", 1))
     rounds.append((time + 1, {0: [more.render()]}))
-    check(Random(3), Recording(rounds), exports=exports)
+    compare(Random(3), Recording(rounds), exports=exports)

@@ -1,18 +1,13 @@
 """Calls and pairs that the compiled walk joins come to the same numbers as those that `Pairing` joins."""
 
 import struct
-from collections.abc import Callable
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.model.snapshot import HistogramValue
-from kprobe_exporter.source import binary
+from tests.support.both_ways import RANDOM, STEPS, both_ways, compare
 from tests.support.joined_pages import (
     ALL,
     CALL,
@@ -20,7 +15,6 @@ from tests.support.joined_pages import (
     JOINS,
     Reading,
     Recording,
-    both_ways,
     call,
     condition,
     exited,
@@ -31,37 +25,7 @@ from tests.support.joined_pages import (
 from tests.support.page_material import compiled
 from tests.support.ring_buffer import Page
 
-RANDOM = st.randoms(use_true_random=True)
-STEPS = st.integers(0, 200)
 DRAWN = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=25)
-
-
-def shown(numbers: Numbers) -> Any:
-    """Return all numbers, with what differs only by rounding made equal."""
-    families = {
-        family.name: {
-            key: (value.counts, pytest.approx(value.sum)) if isinstance(value, HistogramValue) else value
-            for key, value in family.samples.items()
-        }
-        for family in numbers.families
-    }
-    return families, numbers._replace(families=())
-
-
-def check(
-    random: Random,
-    recording: Recording,
-    between: Callable[[Reading, int], None] = lambda one, number: None,
-    **more: Any,
-) -> None:
-    """Join both ways, with sums that are handed over very often or at the end of a round; compare."""
-    with patch.object(binary, "MANY", random.choice([1, 3, 8192])):
-        model, walk = both_ways(recording, between, **more)
-    assert not walk.halves, "the walk delivered a half instead of joining it"
-    assert shown(walk.numbers.copy()) == shown(model.numbers.copy())
-    assert walk.exported.traces() == model.exported.traces()
-    assert walk.exported.dropped == model.exported.dropped
-    assert walk.open == model.open
 
 
 @given(
@@ -76,14 +40,14 @@ def check(
 def test_the_walk_joins_as_the_model_does(
     random: Random, steps: int, distance: int, losing: float, ties: float, ending: int
 ) -> None:
-    check(random, record(random, steps, distance, losing, ties=ties, ending=ending))
+    compare(random, record(random, steps, distance, losing, ties=ties, ending=ending))
 
 
 @given(RANDOM, STEPS, st.integers(1, 12))
 @DRAWN
 def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None:
     """Without forks: the model copies the calls of a parent in no order, so which are the oldest is open."""
-    check(random, record(random, steps, 8, 0.05, ties=0.2, forks=False, ending=6), most=most)
+    compare(random, record(random, steps, 8, 0.05, ties=0.2, forks=False, ending=6), most=most)
 
 
 @given(RANDOM, STEPS)
@@ -91,7 +55,7 @@ def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None
 def test_filters_of_halves_and_of_joined_records(random: Random, steps: int) -> None:
     filters = {CALL.layout: condition('size >= 1 && name != "bb"'), FIRST_TOO.layout: condition("dev == 1")}
     residual = condition("duration > 0.000000003 && cpu != 1")
-    check(random, record(random, steps, 8, 0.05, ties=0.2, ending=6), filters=filters, residual=residual)
+    compare(random, record(random, steps, 8, 0.05, ties=0.2, ending=6), filters=filters, residual=residual)
 
 
 @given(RANDOM, STEPS, st.lists(st.sets(st.sampled_from(sorted(ALL))), min_size=4, max_size=4))
@@ -100,13 +64,13 @@ def test_joins_that_stay_keep_their_open_halves_at_a_reload(
     random: Random, steps: int, joins: list[set[int]]
 ) -> None:
     recording = record(random, steps, 8, 0.05, ties=0.2, ending=6)
-    check(random, recording, lambda one, number: one.switch(frozenset(joins[number])))
+    compare(random, recording, lambda one, number: one.switch(frozenset(joins[number])))
 
 
 @given(RANDOM, STEPS, st.sampled_from(sorted(JOINS)))
 @DRAWN
 def test_a_reset_drops_what_is_open(random: Random, steps: int, join: int) -> None:
-    check(random, record(random, steps, 8, 0, ties=0.2, ending=6), lambda one, number: one.reset(join))
+    compare(random, record(random, steps, 8, 0, ties=0.2, ending=6), lambda one, number: one.reset(join))
 
 
 @given(RANDOM, STEPS, st.sampled_from([0, 0.1]), st.integers(1, 5))
@@ -115,19 +79,19 @@ def test_the_cgroups_of_threads_are_those_of_the_moment(
     random: Random, steps: int, losing: float, moving: int
 ) -> None:
     """Without ties: of two events at the same time on different CPUs, either may be the first."""
-    check(random, record(random, steps, 8, losing, ending=6, moving=moving), moving=True)
+    compare(random, record(random, steps, 8, losing, ending=6, moving=moving), moving=True)
 
 
 @given(RANDOM, STEPS, st.lists(st.sets(st.sampled_from(sorted(ALL))), min_size=4, max_size=4))
 @DRAWN
 def test_single_events_that_wait_stay_at_a_reload(random: Random, steps: int, joins: list[set[int]]) -> None:
     recording = record(random, steps, 8, 0.05, ending=6, moving=3)
-    check(random, recording, lambda one, number: one.switch(frozenset(joins[number])), moving=True)
+    compare(random, recording, lambda one, number: one.switch(frozenset(joins[number])), moving=True)
 
 
 def test_what_is_drawn_is_joined_in_every_way() -> None:
     """The tests above compare something: calls, pairs by a key and by thread, unpaired and open halves."""
-    model, walk = both_ways(record(Random(1), 2000, 8, 0.02), lambda one, number: None)
+    model, walk = both_ways(record(Random(1), 2000, 8, 0.02))
     numbers = walk.numbers.copy()
     assert min(numbers.events[f"probe{number}"] for number in JOINS) > 20
     assert min(numbers.lost_of[f"probe{number}", "unpaired"] for number in JOINS) > 20
@@ -139,7 +103,7 @@ def both_of(*events: tuple[int, bytes], **more: Any) -> list[Reading]:
     page = Page(1)
     for time, payload in events:
         page.add(time, payload)
-    return both_ways(Recording([(1000, {0: [page.render()]})]), lambda one, number: None, **more)
+    return both_ways(Recording([(1000, {0: [page.render()]})]), **more)
 
 
 def test_a_pair_may_end_with_the_event_that_ends_its_thread() -> None:
