@@ -54,10 +54,15 @@ cdef void _release_call(CallInTrace* call) noexcept nogil:
         call = parent
 
 
+cdef inline ThreadCalls** _calls_bucket(const Open* open, int64_t id) noexcept nogil:
+    """Return where the threads begin that share a bucket with this one."""
+    return &open.in_calls[_thread_hash(open, <int32_t>id, False) % THREADS]
+
+
 cdef ThreadCalls* _find_thread(const Open* open, int64_t id) noexcept nogil:
     cdef ThreadCalls* one = NULL
     if open.in_calls != NULL:
-        one = open.in_calls[_thread_hash(open, <int32_t>id, False) % THREADS]
+        one = _calls_bucket(open, id)[0]
     while one != NULL and one.id != id:
         one = one.chained
     return one
@@ -75,14 +80,14 @@ cdef ThreadCalls* _add_thread(Open* open, int64_t id) noexcept nogil:
     if open.in_calls == NULL or one == NULL:
         free(one)
         return NULL
-    bucket = &open.in_calls[_thread_hash(open, <int32_t>id, False) % THREADS]
+    bucket = _calls_bucket(open, id)
     one.id, one.chained = id, bucket[0]
     bucket[0] = one
     return one
 
 
 cdef void _remove_thread(Open* open, ThreadCalls* thread) noexcept nogil:
-    cdef ThreadCalls** at = &open.in_calls[_thread_hash(open, <int32_t>thread.id, False) % THREADS]
+    cdef ThreadCalls** at = _calls_bucket(open, thread.id)
     while at[0] != thread:
         at = &at[0].chained
     at[0] = thread.chained
