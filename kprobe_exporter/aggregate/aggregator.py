@@ -204,6 +204,7 @@ class Aggregator:
         """Undo ``watch``. Records of this layout that still arrive are counted as unparsed."""
         with self._lock:
             self._handlers.pop(layout_id, None)
+            self._watched.pop(layout_id, None)
 
     def consume(self, batch: Batch) -> None:
         """Count a batch of events, as records or as tallies."""
