@@ -44,7 +44,7 @@ UNREAD = (
 )
 FLOORS = (
     "What the kernel itself takes is shown where it is most of a plan: an event that is defined and enabled"
-    " by hand in an instance that nobody reads, and a hist trigger alone. The second trigger of a return"
+    " by hand in an instance without a reader, and a hist trigger alone. The second trigger of a return"
     " value counts zeros and errors by number, which the powers of two of the first cannot tell apart."
 )
 BURSTS_NOTE = (
