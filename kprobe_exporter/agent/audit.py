@@ -25,7 +25,7 @@ def audited(probes: Iterable[ProbeState]) -> Iterator[tuple[str, int]]:
     """Yield the name and the layout_id of each probe whose hits must all be recorded.
 
     A filter in the kernel drops hits uncounted. A profile's hits include those of the agent's own threads,
-    which are not recorded.
+    which are not recorded where events are read as text.
     """
     for probe in probes:
         if probe.state != "up" or probe.attached is None or probe.attached.spec.plan != "events":
@@ -104,8 +104,8 @@ class SwitchLosses:
     hits without an event. Of a probe that is sampled, all hits without an event were lost.
 
     The thread that holds the change lock owns it. It may under-report if the ring buffer also lost events
-    since the probe was attached. It over-reports only the agent's own firings in that time, which are hits
-    without events.
+    since the probe was attached. Where events are read as text it over-reports the agent's own firings in
+    that time, which are hits without events.
     """
 
     def __init__(self, aggregator: Aggregator) -> None:

@@ -57,6 +57,14 @@ class _Flow(NamedTuple):
         return recipe is not None and recipe.choice is not None
 
     @property
+    def ends(self) -> set[int]:
+        """The layout_ids of the events that end its calls or pairs.
+
+        A thread of the agent may end what another began, as in sched_switch a wait for the processor.
+        """
+        return {part.layout.layout_id for part in self.attached.parts if part.spec.role == "end"}
+
+    @property
     def exported_one_by_one(self) -> bool:
         """Whether it is exported, and each of its records is needed for that."""
         return self.export is not None and not self.chosen
@@ -148,8 +156,10 @@ class Pipeline:
         cgroup_events = handlers(self._identities.cgroup_events, self._identities.cgroups)
         ends = handlers(self._identities.thread_events, self._pairing.threads)
         layouts = {part.layout: part.system for own in self._identities.tracepoints for part in own.parts}
+        of_all_threads = {layout.layout_id for layout in layouts}
         for flow in flows.values():
             layouts |= {part.layout: part.system for part in flow.attached.parts}
+            of_all_threads |= flow.ends
         filters = record_filters(flow.attached.part_filters for flow in flows.values())
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
         joins = Joins(
@@ -157,7 +167,9 @@ class Pipeline:
             thread_events(self._identities.thread_events, ENDS_OF_CALLS)
             | thread_events(self._identities.cgroup_events, CHANGES_OF_CGROUPS),
         )
-        swap = self._buffers.prepare(self._symbols, layouts, recipes, filters, joins, tgid=self._tgid)
+        swap = self._buffers.prepare(
+            self._symbols, layouts, recipes, filters, joins, tgid=self._tgid, of_all_threads=of_all_threads
+        )
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
         added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
         for layout in self._cgroup_events.keys() - cgroup_events.keys():

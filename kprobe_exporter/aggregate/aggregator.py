@@ -230,19 +230,26 @@ class Aggregator:
                 {record[LAYOUT_ID] for record in batch.records}
                 | {record[LAYOUT_ID] for record, _ in batch.repeated}
             )
-            for layout_id, number in batch.arrived.items():
-                if (attached := self._attached.get(layout_id)) is not None:
-                    attached.count(number, batch.passed.get(layout_id, 0))
-                else:
-                    unparsed += number
-            for layout_id in batch.begun.keys() & self._attached.keys():
-                self._attached[layout_id].recorded += batch.begun[layout_id]
+            unparsed += self._count_added_up(batch)
             self._take(chain(batch.tallies, batch.refused))
             if unparsed:
                 self._lost_here["unparsed"] += unparsed
             for reason, numbers in (("unpaired", batch.unpaired), ("table_full", batch.table_full)):
                 for layout_id, number in numbers.items():
                     self.lose(reason, number, self._owners.get(layout_id))
+
+    def _count_added_up(self, batch: Batch) -> int:
+        """Count the records that the source added up or discarded; return how many have no layout here."""
+        unparsed = 0
+        for layout_id, number in batch.arrived.items():
+            if (attached := self._attached.get(layout_id)) is not None:
+                attached.count(number, batch.passed.get(layout_id, 0))
+            else:
+                unparsed += number
+        for layout_id, number in (*batch.begun.items(), *batch.own.items()):
+            if (attached := self._attached.get(layout_id)) is not None:
+                attached.recorded += number
+        return unparsed
 
     def _repeat(self, batch: Batch) -> int:
         """Take in the records that stand for several; return how many of these have no attached layout."""

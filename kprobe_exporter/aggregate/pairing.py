@@ -169,11 +169,13 @@ class Pairing:
         return batch
 
     def _take_filtered(self, batch: Batch) -> None:
-        """Count the first halves that the source has turned away as begun: they are hits too."""
+        """Count the first halves that the source has discarded as begun: they are hits too."""
         for layout_id in batch.arrived.keys() & (self._begun_by.keys() | self._ends):
             turned_away = batch.arrived.pop(layout_id) - batch.passed.pop(layout_id)
             if (way := self._begun_by.get(layout_id)) is not None:
                 way.begun += turned_away
+        for layout_id in batch.own.keys() & self._begun_by.keys():
+            self._begun_by[layout_id].begun += batch.own.pop(layout_id)
 
     def _open_calls(self) -> NestedCalls:
         if self._nested is None:

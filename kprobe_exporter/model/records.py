@@ -100,7 +100,8 @@ class Batch:
     the sum. ``arrived`` counts these records by
     layout_id, and those of layouts whose records the source filters; ``passed`` counts those that passed the
     filter, where the agent evaluates it. ``begun`` counts
-    the first halves of calls and pairs, by the joined layout's id.
+    the first halves of calls and pairs, by the joined layout's id. ``own`` counts the records of the agent's
+    own threads, by layout_id: they are hits, and were discarded.
 
     ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
     its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
@@ -122,6 +123,7 @@ class Batch:
     arrived: dict[int, int] = field(default_factory=dict)
     passed: dict[int, int] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
+    own: Counter[int] = field(default_factory=Counter)
     unparsed: int = 0
     lost: int = 0
     stacks: list[tuple[Record, Stack]] = field(default_factory=list)

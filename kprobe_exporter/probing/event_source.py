@@ -1,7 +1,7 @@
 """Choosing the source that reads this kernel's events, and setting it up."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.own_threads import OwnThreads
 
 if TYPE_CHECKING:
     from kprobe_exporter.source import _pages
@@ -65,10 +66,14 @@ class KernelNames:
 
 
 class EventSource(NamedTuple):
-    """How events are read: as pages of ``geometry``, or as text if it is None, for the reason ``because``."""
+    """How events are read: as pages of ``geometry``, or as text if it is None, for the reason ``because``.
+
+    The events of ``own_threads`` are discarded, unless an interrupt made them.
+    """
 
     geometry: Geometry | None
     because: str = ""
+    own_threads: Callable[[], Collection[int]] = tuple
 
 
 def set_up(
@@ -81,9 +86,24 @@ def set_up(
     event_source = choose(instance, settings, symbols.visible, stacks_wanted=stacks_wanted)
     if event_source.geometry is None:
         log.info("events are read as text: %s", event_source.because)
-    if not instance.keep_own_threads_out():
+        _exclude_in_kernel(instance)
+        return event_source, buffer_kib
+    try:
+        own_threads = OwnThreads(instance, instance.own_tid())
+    except OSError as error:
+        log.warning(
+            "events in interrupts are not counted while a thread of the agent runs: in a PID namespace this "
+            "kernel does not list the agent's threads (%s); use the host's (hostPID: true, --pid host)",
+            error,
+        )
+        _exclude_in_kernel(instance)
+        return event_source, buffer_kib
+    return event_source._replace(own_threads=own_threads), buffer_kib
+
+
+def _exclude_in_kernel(instance: Instance) -> None:
+    if not instance.exclude_own_threads():
         log.warning("this kernel cannot keep the agent's own threads out of its events")
-    return event_source, buffer_kib
 
 
 def choose(
@@ -159,7 +179,14 @@ class BufferReader:
         names = KernelNames(self._threads, Symbols(instance.files))
         empty_parser = page_parser()(self._geometry, (), names, self._stacks)
         budget = 2 + 2 * buffer_kib * 1024 // page
-        self.pipe = self._pages = BinaryPipe(instance.open_raw(), empty_parser, deliver, budget, page)
+        self.pipe = self._pages = BinaryPipe(
+            instance.open_raw(),
+            empty_parser,
+            deliver,
+            budget,
+            page,
+            own_threads=event_source.own_threads,
+        )
 
     @property
     def adds_up(self) -> bool:
@@ -175,12 +202,14 @@ class BufferReader:
         joins: Joins = NO_JOINS,
         *,
         tgid: bool,
+        of_all_threads: Collection[int] = (),
     ) -> Callable[[], None]:
         """Make the parser of these layouts. The function that is returned puts it in place of the old one.
 
         ``layouts`` map to the systems of their events, ``recipes`` and ``filters`` are by layout_id. An event
         that another process deleted or redefined keeps its old shape or is left out; the others are read all
         the same. A parser that does not add up or join delivers the records of recipes and joins instead.
+        Events of the agent's own threads are read of the layouts ``of_all_threads`` alone.
         """
         if self._adopt_text is not None:
             return self._adopt_text(layouts, filters, recipes)
@@ -190,7 +219,9 @@ class BufferReader:
         self._shapes = {layout: known for layout, known in found.items() if known is not None}
         names = KernelNames(self._threads, symbols)
         shapes = [shape for _, shape in self._shapes.values()]
-        parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes, filters, joins)
+        parser = page_parser()(
+            self._geometry, shapes, names, self._stacks, tgid, recipes, filters, joins, of_all_threads
+        )
         return partial(self._pages.adopt, parser)
 
     def drop(self, layout_id: int) -> None:

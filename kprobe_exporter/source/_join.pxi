@@ -34,6 +34,8 @@ cdef struct Kind:
     Place* fields
     Place caller
     bint tallied
+    bint of_all_threads  # those of this process's own threads are needed, too
+    uint64_t own  # events of this process's own threads, which were discarded
     uint8_t stacks  # which stacks come after it
     int32_t residual_filter
     uint32_t first

@@ -1,6 +1,6 @@
 """The compiled walk, as type checkers see it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
@@ -21,8 +21,10 @@ class PageParser:
         recipes: Mapping[int, Recipe] | None = None,
         filters: Mapping[int, RecordFilter] | None = None,
         joins: Joins | None = None,
+        of_all_threads: Collection[int] = ...,
         most_open: int | None = None,
     ) -> None: ...
+    def set_own_threads(self, tids: Collection[int]) -> None: ...
     def feed(self, page: Buffer, cpu: int) -> None: ...
     def pull(self, fd: int, cpu: int, pages: int) -> int: ...
     def take(self) -> Batch: ...

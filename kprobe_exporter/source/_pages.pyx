@@ -85,7 +85,8 @@ cdef class PageParser(Walking):
     cdef uint8_t* _buffer
 
     def __cinit__(
-        self, geometry, shapes, names, stacks=StackLayouts(), tgid=False, recipes=None, filters=None, joins=None, most_open=None
+        self, geometry, shapes, names, stacks=StackLayouts(), tgid=False, recipes=None, filters=None, joins=None,
+        of_all_threads=frozenset(), most_open=None
     ):
         self._commit, self._commit_size, self._data, self._page = geometry
         self._low = self._commit if LITTLE else self._commit + self._commit_size - 4
@@ -123,6 +124,7 @@ cdef class PageParser(Walking):
             self._by_id[<uint32_t>shape.id] = number
             self._kinds[number].residual_filter = -1
             self._kinds[number].stacks = _stacks_of(shape.layout)
+            self._kinds[number].of_all_threads = shape.layout.layout_id in of_all_threads
             self._make_places(&self._kinds[number], shape)
             only = filters.get(shape.layout.layout_id)
             if only is not None and only.condition is not None:
@@ -189,6 +191,7 @@ cdef class PageParser(Walking):
         free(self._pending)
         free(self._scratch)
         free(self._buffer)
+        free(self._own_threads)
 
     def feed(self, page, int cpu):
         """Take in one page that was read from ``cpu``; ``time`` is then that of its last record."""
@@ -264,6 +267,9 @@ cdef class PageParser(Walking):
                 if kind.residual_filter >= 0 or self._tests[i] is not None:
                     batch.passed[layout_id] = kind.passed
                 kind.arrived = kind.passed = 0
+            if kind.own:
+                batch.own[self._shapes[i].layout.layout_id] = kind.own
+                kind.own = 0
         for i in range(self._nsingle):
             self._empty(&self._tables[i], i, batch)
         return batch

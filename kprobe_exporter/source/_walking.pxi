@@ -9,6 +9,19 @@ cdef enum:  # ring_buffer_type of include/linux/ring_buffer.h; pages.py has the 
 
 cdef uint32_t MISSED = 1u << 31, COUNTED = 1u << 30
 
+cdef enum:  # trace_flag_type of include/linux/trace_events.h
+    FLAG_HARDIRQ = 0x08
+    FLAG_SOFTIRQ = 0x10
+    FLAG_NMI = 0x40
+
+cdef enum:
+    TID_WORDS = 16  # of 64 bits
+
+
+cdef inline bint _in_interrupt(uint8_t flags) noexcept nogil:
+    """Return whether an event is of an interrupt, by its ``common_flags``, as pages.in_interrupt does."""
+    return flags & FLAG_SOFTIRQ or flags & (FLAG_HARDIRQ | FLAG_NMI) == FLAG_HARDIRQ
+
 
 cdef class Walking(Building):
     """Walks pages, and adds up, queues or keeps each event by its kind."""
@@ -18,6 +31,32 @@ cdef class Walking(Building):
     cdef uint64_t _lost
     cdef uint32_t _commit, _commit_size, _data, _page, _low
     cdef readonly uint64_t time
+    cdef int32_t* _own_threads  # the ids of this process's threads
+    cdef uint32_t _nown_threads
+    cdef uint64_t[TID_WORDS] _own_bits  # the bit of each of these ids, by its lowest bits
+
+    def set_own_threads(self, tids):
+        """Discard from now on what these threads do; what interrupts do while such a thread runs is kept."""
+        cdef int32_t* made = <int32_t*>realloc(self._own_threads, max(1, len(tids)) * sizeof(int32_t))
+        cdef int32_t tid
+        if made == NULL:
+            raise MemoryError
+        self._own_threads, self._nown_threads = made, 0
+        memset(self._own_bits, 0, sizeof(self._own_bits))
+        for tid in tids:
+            self._own_threads[self._nown_threads] = tid
+            self._nown_threads += 1
+            self._own_bits[<uint32_t>tid // 64 % TID_WORDS] |= 1ull << (<uint32_t>tid % 64)
+
+    cdef inline bint _is_own(self, const uint8_t* start, int32_t tid) noexcept nogil:
+        """Return whether an event is the activity of a thread of this process."""
+        cdef uint32_t i
+        if not self._own_bits[<uint32_t>tid // 64 % TID_WORDS] >> (<uint32_t>tid % 64) & 1:
+            return False
+        for i in range(self._nown_threads):
+            if self._own_threads[i] == tid:
+                return not _in_interrupt(start[2])
+        return False
 
     cdef int _begin(self, int cpu) except -1:
         """Prepare for pages of this CPU."""
@@ -123,6 +162,7 @@ cdef class Walking(Building):
         cdef Rec rec
         cdef Kind* kind
         cdef uint8_t followed = self._followed_as, follows = 0, owners = 0
+        cdef bint own
         if length < 8:
             return DAMAGED
         memcpy(&number, start, 2)
@@ -149,6 +189,7 @@ cdef class Walking(Building):
         rec.start, rec.length, rec.time, rec.cpu, rec.nodes = start, length, time, cpu, self._nodes
         rec.second, rec.elapsed, rec.stack, rec.stack_length = NULL, 0, NULL, 0
         memcpy(&rec.tid, start + 4, 4)
+        own = self._is_own(start, rec.tid)
         while at >= 0:
             kind = &self._kinds[at]
             if length < kind.size:
@@ -158,7 +199,12 @@ cdef class Walking(Building):
                     _await_no_stack(&self._queues[self._queue_at])
                 owners |= QUEUED if kind.part.stacks & OF_KERNEL else 0
                 follows |= QUEUED if kind.part.stacks & OF_PROGRAM else 0
-            if kind.part.role:
+            if own and not kind.of_all_threads:
+                if kind.part.role == BEGIN:  # it is a hit too
+                    self._open.slots[kind.part.slot].begun += 1
+                else:
+                    kind.own += 1
+            elif kind.part.role:
                 if kind.residual_filter >= 0 and _meets(self._nodes, kind.residual_filter, &rec) != YES:
                     if kind.part.role == BEGIN:  # it is a hit too
                         self._open.slots[kind.part.slot].begun += 1

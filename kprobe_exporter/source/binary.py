@@ -3,7 +3,7 @@
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any, Protocol
@@ -44,6 +44,7 @@ class PagesParser(Protocol):
     def join(self, batch: Batch | None, until: int | None = None) -> None: ...
     def drop(self, layout_id: int) -> None: ...
     def resume_from(self, before: Any) -> None: ...
+    def set_own_threads(self, tids: Collection[int]) -> None: ...
 
 
 class BinaryPipe:
@@ -54,6 +55,7 @@ class BinaryPipe:
     window in which they are ordered. Losses do not wait, so no record later than the start of a loss is
     delivered before it. ``clock`` is the instance's, in nanoseconds. ``budget`` is the number of pages that a
     CPU's buffer holds, so the most that a round reads of it. ``page`` is the size of a page in bytes.
+    ``own_threads`` returns the ids of this process's threads, whose activity is discarded.
     """
 
     pause = 0  # the kernel wakes the reader only when a buffer is half full
@@ -66,6 +68,7 @@ class BinaryPipe:
         budget: int,
         page: int = 4096,
         clock: Callable[[], int] = time.monotonic_ns,
+        own_threads: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self.descriptors = list(pipes.values())
         self._pipes = pipes
@@ -74,12 +77,14 @@ class BinaryPipe:
         self._budget = budget
         self._pages = min(MOST_PAGES, max(1, PULL_BYTES // page))
         self._clock = clock
+        self._own_threads = own_threads
         self._held: list[Record] = []
         self._until = 0
 
     def empty(self, *, last: bool) -> None:
         """Read what each CPU had at the call. Costs a system call per CPU, and two thirds of one per page."""
         started = self._clock()
+        self._parser.set_own_threads(self._own_threads())
         left = dict.fromkeys(self._pipes, self._budget)
         next_up = [(0, cpu) for cpu in self._pipes]
         while next_up:

@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
@@ -38,6 +38,9 @@ LONG_WORD = struct.Struct("=Q")
 HEAD = struct.Struct("=HBBi")
 """The head of an event: its id, flags, preemption count, thread id."""
 
+HARDIRQ, SOFTIRQ, NMI = 0x08, 0x10, 0x40
+"""Flags of an event (enum trace_flag_type, include/linux/trace_events.h)."""
+
 LITTLE = sys.byteorder == "little"
 TRAMPOLINE = (1 << 31) - 1
 """Stands for ftrace's own code in a stack (FTRACE_TRAMPOLINE_MARKER, kernel/trace/trace.h)."""
@@ -55,6 +58,8 @@ class PageParser:
     """Turns pages into batches of records. ``take`` returns what arrived since its last call.
 
     It neither adds up nor joins records: ``recipes`` and ``joins`` are ignored, and records delivered.
+    Records of the agent's own threads (`set_own_threads`) are discarded and counted in ``Batch.own``, except
+    those of layouts in ``of_all_threads``.
 
     A damaged page is abandoned where it makes no sense, and counted as unparsed once. Every access is checked
     against the length that the page states, and that length against the page's size. Costs about 1 µs a
@@ -76,6 +81,7 @@ class PageParser:
         recipes: Mapping[int, Recipe] | None = None,
         filters: Mapping[int, RecordFilter] | None = None,
         joins: Joins | None = None,
+        of_all_threads: Collection[int] = (),
     ) -> None:
         self._geometry = geometry
         # The half of the commit that holds the length and the flags.
@@ -84,6 +90,8 @@ class PageParser:
         self._stacks = stacks
         self._wants_tgid = tgid
         self._filters = filters or {}
+        self._of_all_threads = of_all_threads
+        self._own_threads: Collection[int] = ()
         self._shapes: defaultdict[int, list[tuple[Shape, list[Read]]]] = defaultdict(list)
         for shape in shapes:
             readers = [reader(field, names) for field in shape.fields]
@@ -94,6 +102,10 @@ class PageParser:
         self._last: dict[int, int] = {}
         self._gaps: set[int] = set()
         self.time = 0
+
+    def set_own_threads(self, tids: Collection[int]) -> None:
+        """Discard from now on what these threads do; what interrupts do while such a thread runs is kept."""
+        self._own_threads = tids
 
     def feed(self, page: Buffer, cpu: int) -> None:
         """Take in one page that was read from ``cpu``; ``time`` is then that of its last record."""
@@ -194,17 +206,21 @@ class PageParser:
     def _event(self, page: Buffer, start: int, end: int, time: int, cpu: int) -> None:
         if end - start < HEAD.size:
             raise _DamagedError
-        number, _, _, tid = HEAD.unpack_from(page, start)
+        number, flags, _, tid = HEAD.unpack_from(page, start)
         shapes = self._shapes.get(number)
         if shapes is None:
             self._stack_or_unknown(number, page, start, end, cpu, tid)
             return
         self._followed.pop(cpu, None)
         tgid = self._names.tgid(tid) if self._wants_tgid else None
+        own = tid in self._own_threads and not in_interrupt(flags)
         expecting, following = [], []
         for shape, readers in shapes:
             if end - start < shape.size:
                 raise _DamagedError
+            if own and (layout_id := shape.layout.layout_id) not in self._of_all_threads:
+                self._batch.own[layout_id] += 1
+                continue
             caller = None
             if shape.caller is not None:
                 (address,) = LONG_WORD.unpack_from(page, start + shape.caller.offset)
@@ -260,6 +276,15 @@ class PageParser:
             frames.append(frame(self._names, address))
         if expected == tid:
             self._batch.stacks += [(record, tuple(frames)) for record in records]
+
+
+def in_interrupt(flags: int) -> bool:
+    """Return whether an event is of an interrupt, by its ``common_flags``.
+
+    A kprobe that the kernel makes by a breakpoint handles it as an NMI (irqentry_nmi_enter, kernel/entry/
+    common.c, since 5.8), which sets HARDIRQ as well: there only SOFTIRQ tells of what was interrupted.
+    """
+    return bool(flags & SOFTIRQ) or flags & (HARDIRQ | NMI) == HARDIRQ
 
 
 def frame(names: Names, address: int) -> bytes:

@@ -104,9 +104,7 @@ def own_instance(
         cpus = max(1, len(files.names(f"{instance.path}/per_cpu")))
         kib = max(4, min(HELD_BUFFER if held else LIVE_BUFFER, MOST_BUFFER // cpus) // 1024)
         instance.set_up(kib, record_tgid=tgid)
-        if instance.keep_own_threads_out():
-            # Off: the trace starts no thread, and event-fork would add the children of a traced process.
-            instance.write("options/event-fork", "0")
+        instance.exclude_own_thread()  # the only one: a trace starts none
         instance.write("trace_clock", "mono")  # wipes the marker that told this thread's id
         yield instance, kib
 

@@ -79,8 +79,8 @@ FIXES = {
     "tracepoint": "Boot a kernel with CONFIG_EVENT_TRACING.",
     "syscalls": "Boot a kernel with CONFIG_FTRACE_SYSCALLS; until then probe the functions behind the calls.",
     "hist": "Boot a kernel with CONFIG_HIST_TRIGGERS; until then the agent reads and counts every firing.",
-    "notrace_pid": "Boot Linux 5.7 or later; until then filter the agent's own process out of what it "
-    "records.",
+    "notrace_pid": "Boot Linux 5.7 or later; until then, with 'source: text', filter the agent's own process "
+    "out of the events.",
     "thread_group": "Use the field 'tid'; 'pid' is unknown on this kernel.",
     "btf": "Boot a kernel with CONFIG_DEBUG_INFO_BTF, or say 'returns: int' where a function returns that.",
 }

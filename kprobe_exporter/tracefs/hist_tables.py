@@ -193,9 +193,9 @@ class HitCounter:
 class HistTables:
     """The hist triggers of one probe on its event. Only they enable the event, and they do so softly.
 
-    They see every hit that meets their own condition, regardless of the event's filter, the instance's
-    set_event_notrace_pid and its ring buffer. One thread may read while another attaches and detaches;
-    they share no state.
+    They see every hit that meets their own condition, regardless of the event's filter and the ring buffer.
+    Only the threads of set_event_notrace_pid are left out (trace_event_buffer_reserve(), kernel/trace/
+    trace_events.c). One thread may read while another attaches and detaches; they share no state.
     """
 
     def __init__(self, instance: Instance, event: str, tables: Sequence[HistTable]) -> None:

@@ -27,6 +27,10 @@ MARKER_LINE = rb"(?s).{16}-(\d+)\s.*?%s"
 """The trace line of our marker: the thread's name, 16 columns of arbitrary bytes, and then its id."""
 
 
+NOT_OWN = "common_pid != {tid} || common_flags & 16 || common_flags & 8 && !(common_flags & 64)"
+"""The filter that drops the events of one thread, but not those of interrupts over it: pages.in_interrupt."""
+
+
 class Instance:
     """A trace instance that this process holds, with our probe group of the same name.
 
@@ -35,7 +39,8 @@ class Instance:
     ``acquire`` must let only one thread at a time change its content. ``recording``: its ring buffer may
     hold events that are still needed, so no definition that was ever enabled may be deleted. ``retired`` are
     the events, oldest first, that no probe uses until a definition like theirs is needed again.
-    ``filters`` are those of the tracepoints' own events, by their directories.
+    ``filters`` are those of the tracepoints' own events, by their directories. ``guard`` is a filter that
+    every recorded event has to pass, besides its own.
     ``probed_files`` are open from planning probes in them until these are installed; the caller closes them.
     """
 
@@ -48,6 +53,7 @@ class Instance:
         self.retired: dict[str, ProbeSpec] = {}
         self.probed_files = ProbedFiles()
         self.filters = SharedFilters()
+        self.guard: str | None = None
         self._uses: Counter[str] = Counter()
         self._lock = lock
 
@@ -127,20 +133,28 @@ class Instance:
             self.write("options/record-tgid", "1")
         self.write("tracing_on", "1")
 
-    def keep_own_threads_out(self) -> bool:
+    def exclude_own_threads(self) -> bool:
         """Exclude this thread, and every thread that it will start, from what the instance records.
 
-        Return False if the kernel cannot do this (before 5.7). The option event-fork adds new threads and
-        removes those that end (kernel/trace/trace_events.c), so the agent need not add them itself. The
-        caller must not have started another thread yet.
+        The interrupts that the kernel handles while such a thread runs are excluded too. Return False if the
+        kernel cannot do this (before 5.7). The option event-fork adds new threads and removes those that end
+        (kernel/trace/trace_events.c), so the agent need not add them itself. The caller must not have started
+        another thread yet.
         """
         if not self.files.exists(f"{self.path}/set_event_notrace_pid"):
             return False
         self.write("options/event-fork", "1")
-        self.write("set_event_notrace_pid", f"{self._own_tid()}\n")
+        self.write("set_event_notrace_pid", f"{self.own_tid()}\n")
         return True
 
-    def _own_tid(self) -> int:
+    def exclude_own_thread(self) -> None:
+        """Exclude this thread from what the instance records, but not the interrupts over it.
+
+        Only filters that are written from now on do so.
+        """
+        self.guard = NOT_OWN.format(tid=self.own_tid())
+
+    def own_tid(self) -> int:
         """Return this thread's id as the kernel prints it.
 
         In a container gettid() returns another number. So this method writes a marker and reads its trace

@@ -103,6 +103,13 @@ class Installed:
         if text is not None:
             logs = f"{self._instance.path}/error_log", "error_log"
             self._write("filter", text, f"the filter '{text}' is refused", *logs)
+        if self._instance.guard is not None and self.spec.plan == "events":
+            self._write("filter", self._guarded(text), "its filter is refused")
+
+    def _guarded(self, text: str | None) -> str:
+        """Return a filter that the instance's guard has to pass as well."""
+        guard = self._instance.guard
+        return " && ".join(f"({each})" for each in (text, guard) if each not in (None, ALL_PASS))
 
     def take_stacks(self) -> None:
         """Make the kernel record its stack after each event that passes the filter. Raises ProbeRefused.
@@ -111,7 +118,8 @@ class Installed:
         """
         if not self.spec.stack:
             return
-        trigger = STACK + (f" if {self.spec.kernel_filter}" if self.spec.kernel_filter else "")
+        text = self._guarded(self.spec.kernel_filter)
+        trigger = STACK + (f" if {text}" if text else "")
         self._used = True  # a trigger enables its event softly
         self._write("trigger", trigger, "it gives no stacks", f"{self._instance.path}/error_log")
 

@@ -95,7 +95,7 @@ def test_own_threads_are_kept_out_and_those_they_start(kernel: Kernel) -> None:
     with Instance.acquire(kernel.files, NAME) as instance, ThreadPoolExecutor(1) as others:
         foreign = others.submit(threading.get_native_id).result()  # started earlier, so not excluded
         instance.set_up(64, record_tgid=False)
-        assert instance.keep_own_threads_out()
+        assert instance.exclude_own_threads()
         kernel.files.write(
             "kprobe_events", f"r:{NAME}/open {kernel.fails} return=$retval:s64 comm=$comm:string"
         )

@@ -30,6 +30,7 @@ from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
+from kprobe_exporter.source.pages import HARDIRQ, NMI, SOFTIRQ
 from tests.support.exported_records import Exported
 from tests.support.page_material import Names
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event, located
@@ -211,6 +212,10 @@ def metrics(number: int, *, moving: bool = False) -> ProbeMetrics:
     return ProbeMetrics(f"probe{number}", specs, (1.0, 4.0), returns, (1e-9, 1e-8, 1e-7), native=True)
 
 
+CONTEXTS = (0, 0, 1, HARDIRQ, SOFTIRQ, NMI | HARDIRQ, NMI | HARDIRQ | SOFTIRQ)
+"""``common_flags`` of events: of threads (twice), without interrupts, in interrupts, at breakpoints."""
+
+
 def call(number: int, tid: int, pointer: int, size: int, name: bytes | None) -> bytes:
     text = b"" if name is None else name + b"\0"
     return event(number, tid, struct.pack("=Qi", pointer, size), located(24, text), text)
@@ -284,7 +289,9 @@ class Happened:
                 lambda: exited(tid),
             ],
         }
-        return self.cpus[tid], random.choice(choices[number])()
+        made = bytearray(random.choice(choices[number])())
+        made[2] = random.choice(CONTEXTS)
+        return self.cpus[tid], bytes(made)
 
     def _call(self, number: int, tid: int, text: bytes | None, size: int) -> bytes:
         random = self.random
@@ -442,6 +449,7 @@ class Reading:
     residual: Where | None = None
     moving: bool = False
     exports: Mapping[int, RecordChoice] = field(default_factory=dict)
+    own_threads: frozenset[int] = frozenset()
     pages: dict[int, deque[bytes]] = field(default_factory=lambda: {cpu: deque[bytes]() for cpu in range(3)})
 
     def __post_init__(self) -> None:
@@ -477,7 +485,12 @@ class Reading:
             )
         self.parser = self._parser(ALL)
         self.pipe = BinaryPipe(
-            dict.fromkeys(range(3), 0), self.parser, self.consume, 1000, clock=lambda: self.now
+            dict.fromkeys(range(3), 0),
+            self.parser,
+            self.consume,
+            1000,
+            clock=lambda: self.now,
+            own_threads=lambda: self.own_threads,
         )
         self._pair(ALL)
 
@@ -494,6 +507,8 @@ class Reading:
             recipe = made.recipe._replace(choice=self.exports.get(number))
             recipes[number] = made._replace(recipe=recipe, make=joined_record(JOINS[number]))
         more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}
+        ends = [join.end for join in JOINS.values()]
+        of_all = {layout.layout_id for layout in (*ends, *(one.layout for one in (*THREADS, *MOVES)))}
         singles = (*([SINGLE] if self.has_singles else []), *(MOVES if self.moving else ()))
         single = {}
         if self.has_singles:
@@ -502,7 +517,7 @@ class Reading:
             single[SINGLE.id] = wanted._replace(choice=self.exports.get(SINGLE.id))
         parser = self.kind(
             GEOMETRY, [*THREADS, *shapes, *singles], Names(), pages.NO_STACKS, True, single,
-            record_filters([self.filters]), Joins(recipes, EVENTS), **more,
+            record_filters([self.filters]), Joins(recipes, EVENTS), of_all, **more,
         )  # fmt: skip
         return Fed(parser, self.pages)
 

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 from hypothesis import given
@@ -63,6 +63,9 @@ class Pages:
 
     def drop(self, layout_id: int) -> None:
         """Pass: these pages hold no halves."""
+
+    def set_own_threads(self, tids: Collection[int]) -> None:
+        """Pass: these pages hold no threads."""
 
 
 def record(time: int, cpu: int) -> Record:

@@ -50,6 +50,14 @@ def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None
     compare(random, record(random, steps, 8, 0.05, ties=0.2, forks=False, ending=6), most=most)
 
 
+@given(RANDOM, STEPS, st.sets(st.sampled_from([0, 1, 7, 8, 9, -3]), min_size=1))
+@DRAWN
+def test_own_threads_begin_nothing(random: Random, steps: int, own: set[int]) -> None:
+    """What a thread of the agent begins is discarded; it may end what another thread began."""
+    recording = record(random, steps, 8, 0.05, ties=0.2, ending=6)
+    compare(random, recording, own_threads=frozenset(own))
+
+
 @given(RANDOM, STEPS)
 @DRAWN
 def test_filters_of_halves_and_of_joined_records(random: Random, steps: int) -> None:

@@ -109,6 +109,47 @@ def test_a_return_has_its_caller(kind: Any) -> None:
 
 
 @both
+@pytest.mark.parametrize("recipes", [{}, RECIPES], ids=["records", "sums"])
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [(0, 0), (0x01, 0), (0x48, 0), (0x08, 1), (0x10, 1), (0x18, 1), (0x58, 1)],
+    ids=["thread", "no interrupts", "breakpoint", "hardirq", "softirq", "both", "breakpoint in a softirq"],
+)
+def test_own_threads_leave_hits_alone(kind: Any, recipes: Any, flags: int, kept: int) -> None:
+    """Their records are counted; a thread whose id has the same lowest bits is another one."""
+    one = parser(kind, recipes=recipes)
+    one.set_own_threads({5, 6})
+    page = Page(1000)
+    for time, tid in ((1001, 5), (1002, 5 + 1024), (1003, 6)):
+        made = bytearray(back(7, tid=tid))
+        made[2] = flags
+        page.add(time, bytes(made))
+    one.feed(page.render(), 3)
+    batch = one.take()
+    counted = len(batch.records) + batch.arrived.get(1, 0)
+    assert (counted, batch.own[1], batch.unparsed) == (1 + 2 * kept, 2 - 2 * kept, 0)
+
+
+@both
+def test_some_layouts_are_of_all_threads(kind: Any) -> None:
+    one = parser(kind, of_all_threads={1})
+    one.set_own_threads([5, 40])
+    one.feed(Page(1000).add(1001, back(7)).add(1002, entry(40)).render(), 3)
+    batch = one.take()
+    assert ([record[0] for record in batch.records], batch.own) == ([1], {0: 1})
+
+
+@both
+def test_the_stack_of_an_own_thread_belongs_to_no_record(kind: Any) -> None:
+    one = parser(kind)
+    one.set_own_threads([5])
+    page = Page(1000).add(1001, event(11, 7)).add(1002, event(11, 5)).add(1003, stack(5, 0x10))
+    one.feed(page.render(), 3)
+    batch = one.take()
+    assert (len(batch.records), batch.stacks, batch.own) == (1, [], {2: 1})
+
+
+@both
 @pytest.mark.parametrize("gap", [0, 1, (1 << 27) - 1, 1 << 27, 1 << 50])
 def test_times(kind: Any, gap: int) -> None:
     page = Page(1000).add(1000 + gap, back(1)).add(1001 + gap, back(2), long=True)
