@@ -13,7 +13,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, ENODEV, errno
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
@@ -32,7 +32,7 @@ from kprobe_exporter.model.condition import is_unsigned
 from kprobe_exporter.model.aggregation import RECORDED_STACK, STACKS, Refused, Tally
 from kprobe_exporter.model.joins import DISTANCE, Joins
 from kprobe_exporter.model.stacks import StackTally, Weight
-from kprobe_exporter.source.pages import frame, loss, close_gaps
+from kprobe_exporter.source.pages import NEVER_ONLINE, frame, loss, close_gaps
 from kprobe_exporter.source.values import program_name, reader
 
 cdef enum:
@@ -211,7 +211,7 @@ cdef class PageParser(Walking):
     def pull(self, int fd, int cpu, int pages=64):
         """Read and take in up to ``pages`` (at most 64) of a trace_pipe_raw; return their number.
 
-        Raises OSError. Reading and walking are one here, so that a busy interpreter cannot come
+        Return NEVER_ONLINE if the CPU has no buffer yet. Raises OSError. Reading and walking are one here, so that a busy interpreter cannot come
         between two pages: each time the lock is given up, getting it back may take 5 ms.
         """
         cdef int state = WALKED, got = 0, error = 0
@@ -237,6 +237,8 @@ cdef class PageParser(Walking):
         self._build(cpu)
         if state == NO_MEMORY:
             raise MemoryError
+        if error == ENODEV:
+            return NEVER_ONLINE
         if error:
             raise OSError(error, os.strerror(error))
         return got

@@ -3,13 +3,14 @@
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.records import TIME, Batch, Loss, Record
+from kprobe_exporter.source.pages import NEVER_ONLINE
 
 PULL_BYTES = 256 * 1024
 """Read at once from one CPU: some thousand events, which may have to wait for other CPUs' events."""
@@ -70,8 +71,8 @@ class BinaryPipe:
         clock: Callable[[], int] = time.monotonic_ns,
         own_threads: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        self.descriptors = list(pipes.values())
         self._pipes = pipes
+        self._never_online: set[int] = set()
         self._parser = parser
         self._deliver = deliver
         self._budget = budget
@@ -80,6 +81,11 @@ class BinaryPipe:
         self._own_threads = own_threads
         self._held: list[Record] = []
         self._until = 0
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """Those of the CPUs that have a buffer, as far as is known: only their events can wake a reader."""
+        return [pipe for cpu, pipe in self._pipes.items() if cpu not in self._never_online]
 
     def empty(self, *, last: bool) -> None:
         """Read what each CPU had at the call. Costs a system call per CPU, and two thirds of one per page."""
@@ -95,6 +101,10 @@ class BinaryPipe:
                 raise SourceError(
                     f"per_cpu/cpu{cpu}/trace_pipe_raw cannot be read any more: {error.strerror}."
                 ) from error
+            if got == NEVER_ONLINE:
+                self._never_online.add(cpu)
+                continue
+            self._never_online.discard(cpu)
             left[cpu] -= got
             if got and left[cpu] and self._parser.time < started:
                 heappush(next_up, (self._parser.time, cpu))
@@ -114,7 +124,7 @@ class BinaryPipe:
         self._parser.drop(layout_id)
 
     def close(self) -> None:
-        for descriptor in self.descriptors:
+        for descriptor in self._pipes.values():
             os.close(descriptor)
 
     def _join_or_hand_over(self, until: int) -> None:

@@ -7,6 +7,7 @@ A page is a header and records. A record is a word of length and time, and then 
 ring_buffer.c, include/linux/ring_buffer.h; tools/lib/traceevent/kbuffer-parse.c reads the same).
 """
 
+import errno
 import os
 import struct
 import sys
@@ -49,6 +50,11 @@ NO_STACKS = StackLayouts()
 
 ULONG_MAX = (1 << 64) - 1
 """Ends a stack that is shorter than its record."""
+
+NEVER_ONLINE = -1
+"""The pages of a possible CPU that was not online since the boot. tracefs lists its files, but the kernel
+allocates its buffer when it comes online (trace_rb_cpu_prepare(), kernel/trace/ring_buffer.c). Until then a
+read fails with ENODEV, and a poll returns at once with POLLERR: seen on 5.10 and 6.12."""
 
 UNKNOWN = ULONG_MAX
 """The end of a loss after which no event was read yet; the true end is not later than the reading."""
@@ -116,12 +122,19 @@ class PageParser:
             self._gaps.add(cpu)
 
     def pull(self, fd: int, cpu: int, pages: int) -> int:
-        """Read and take in up to ``pages`` of a trace_pipe_raw; return their number. Raises OSError."""
+        """Read and take in up to ``pages`` of a trace_pipe_raw; return their number.
+
+        Return NEVER_ONLINE if the CPU has no buffer yet. Raises OSError.
+        """
         for got in range(pages):
             try:
                 page = os.read(fd, self._geometry.page)
             except BlockingIOError:
                 return got
+            except OSError as error:
+                if error.errno != errno.ENODEV:
+                    raise
+                return NEVER_ONLINE
             if not page:
                 return got
             self.feed(page, cpu)

@@ -25,6 +25,8 @@ TIMER_MS = 100
 class Pipe(Protocol):
     """What is read: its descriptors, and the work of emptying it. The reader's thread owns it.
 
+    After ``empty``, ``descriptors`` are those that wake a reader; more may come with each call.
+
     ``empty`` reads and delivers all that was there when it was called, in bounded time, however much arrives
     meanwhile. With ``last``, it also delivers what it held back. ``pause`` is the time in milliseconds after
     that, before the thread looks for new events.
@@ -140,11 +142,13 @@ class Reader:
         with pause, wait:
             for poll in (pause, wait):
                 poll.register(self._wake, select.EPOLLIN)
-            for descriptor in self._pipe.descriptors:
-                wait.register(descriptor, select.EPOLLIN)
+            registered: set[int] = set()
             while True:
                 last = self._closing.is_set()
                 self._pipe.empty(last=last)
+                for descriptor in set(self._pipe.descriptors) - registered:
+                    wait.register(descriptor, select.EPOLLIN)
+                    registered.add(descriptor)
                 self._emptied()
                 self._do_calls()
                 with self._progress:

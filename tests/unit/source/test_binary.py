@@ -12,7 +12,7 @@ from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.records import TIME, Batch, Loss, Record
 from kprobe_exporter.source import binary
 from kprobe_exporter.source.binary import BinaryPipe
-from kprobe_exporter.source.pages import UNKNOWN
+from kprobe_exporter.source.pages import NEVER_ONLINE, UNKNOWN
 
 NOW = 1000
 
@@ -33,6 +33,7 @@ class Pages:
         self.pulls = 0
         self.batch = Batch()
         self.last: dict[int, int] = {}
+        self.never_online: set[int] = set()
 
     def resume_from(self, before: "Pages") -> None:
         self.cpus, self.time, self.last = before.cpus, before.time, before.last
@@ -44,6 +45,8 @@ class Pages:
     def pull(self, fd: int, cpu: int, pages: int) -> int:
         assert fd == 100 + cpu
         self.pulls += 1
+        if cpu in self.never_online:
+            return NEVER_ONLINE
         for got in range(pages):
             if not self.cpus[cpu]:
                 return got
@@ -91,6 +94,17 @@ class Delivered:
     @property
     def times(self) -> list[int]:
         return [one[TIME] for batch in self.batches for one in batch.records]
+
+
+def test_cpu_offline_since_the_boot_is_read_once_it_is_online() -> None:
+    """Its descriptor, whose poll returns at once, wakes no reader until then."""
+    made = Delivered({0: [[1, 5]], 1: [[2, 3]], 2: []})
+    made.pages.never_online = {1, 2}
+    made.pipe.empty(last=False)
+    assert (made.times, made.pipe.descriptors) == ([1, 5], [100])
+    made.pages.never_online = {2}
+    made.pipe.empty(last=False)
+    assert (made.times, made.pipe.descriptors) == ([1, 5, 2, 3], [100, 101])
 
 
 def test_records_of_all_cpus_come_in_the_order_of_time() -> None:
