@@ -25,6 +25,7 @@ from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
 from tests.vm.debian import PackageError, alertmanager, confinement, pprof, promtool
 from tests.vm.kernels import DEFAULT, KERNELS, LONG, MAIN, Kernel, image
+from tests.vm.machines import MACHINES, USUAL, Machine
 from tests.vm.process import QUIET, Child, Ended
 from tests.vm.report import Result, in_a_vm, judge, on_this_machine, table
 
@@ -63,6 +64,7 @@ REQUESTED_SUITES = {"dist": ("tests/release", IN_A_VM)}
 
 GUEST_TESTS = ("tests/contract", "tests/faults", "tests/kernel")
 # The kernel suite runs last, since it may leave the guest in a state that only a reboot ends.
+MACHINE_TESTS = ("tests/kernel/test_machines.py",)
 VM_SUITE = (
     "tests/faults/test_soak.py",
     "tests/contract",
@@ -102,7 +104,8 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
         case "test":
             return conclude(everything(kernels, options.suite, stop))
         case "run":
-            return conclude(vm_suites(kernels, rest, stop, core=not options.kernel))
+            machines = [MACHINES[name] for name in options.machine] or [USUAL]
+            return conclude(vm_suites(kernels, rest, stop, core=not options.kernel, machines=machines))
         case "exec":
             return execute(kernels[0], rest, options.writable, stop)
         case "demo":
@@ -139,6 +142,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
         if not kernel.core
     ]
     core = [partial(guest_suite, kernel, kernel.core, stop) for kernel in kernels if kernel.core]
+    core += [partial(guest_suite, MAIN, MACHINE_TESTS, stop, (), machine) for machine in MACHINES.values()]
     return _side_by_side([most[-1:], [whole, *most[:-1]], own], core, stop)
 
 
@@ -155,32 +159,51 @@ def host_suite(name: str, stop: threading.Event) -> Result:
 
 
 def vm_suites(
-    kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event, *, core: bool
+    kernels: Sequence[Kernel],
+    tests: Sequence[str],
+    stop: threading.Event,
+    *,
+    core: bool,
+    machines: Sequence[Machine],
 ) -> list[Result]:
     """Run these tests, or the kernel suite, on each kernel in one boot, two kernels at a time.
 
-    ``tests`` may be options of pytest alone, such as ``-k``, which then select among the suite's tests.
+    ``tests`` may be options of pytest alone, such as ``-k``, which then select among the suite's tests. On
+    other ``machines`` than the usual one these are MACHINE_TESTS.
 
     With `core`, a kernel for which `make test` runs only a core gets no more here.
     """
     _prepare(kernels)
     named = any((ROOT / test.partition("::")[0]).exists() for test in tests if not test.startswith("-"))
 
-    def wanted(kernel: Kernel) -> Sequence[str]:
-        return tests if named else [*((core and kernel.core) or VM_SUITE), *tests]
+    def wanted(kernel: Kernel, machine: Machine) -> Sequence[str]:
+        if named:
+            return tests
+        of_usual = (core and kernel.core) or VM_SUITE
+        return [*(of_usual if machine is USUAL else MACHINE_TESTS), *tests]
 
-    suites = [partial(guest_suite, kernel, wanted(kernel), stop) for kernel in kernels]
+    suites = [
+        partial(guest_suite, kernel, wanted(kernel, machine), stop, (), machine)
+        for kernel in kernels
+        for machine in machines
+    ]
     return _side_by_side([[], []], suites, stop)
 
 
 def guest_suite(
-    kernel: Kernel, tests: Sequence[str], stop: threading.Event, left_out: Sequence[str] = ()
+    kernel: Kernel,
+    tests: Sequence[str],
+    stop: threading.Event,
+    left_out: Sequence[str] = (),
+    machine: Machine = USUAL,
 ) -> Result:
     """Run these tests on a kernel in one boot, without the files and tests `left_out`."""
-    with _directory(kernel.series) as directory:
-        guest = Guest(kernel, _pytest(tests, directory, left_out), directory, LIMIT)
+    left_out = (*left_out, *machine.left_out)
+    name = kernel.series if machine is USUAL else f"{kernel.series}-{machine.name}"
+    with _directory(name) as directory:
+        guest = Guest(kernel, _pytest(tests, directory, left_out), directory, LIMIT, machine=machine)
         ended = _boot(guest, stop, patience(STALL))
-        return judge(kernel.series, ended, directory / "junit.xml", in_a_vm(kernel.absent))
+        return judge(name, ended, directory / "junit.xml", in_a_vm(kernel.absent))
 
 
 def _prepare(kernels: Sequence[Kernel]) -> None:
@@ -362,6 +385,14 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
                 action="append",
                 choices=[*HOST_SUITES, *REQUESTED_SUITES],
                 help="only these of the host",
+            )
+        if name == "run":
+            command.add_argument(
+                "--machine",
+                action="append",
+                default=[],
+                choices=MACHINES,
+                help="instead of the usual one: the tests of machines",
             )
         if name == "exec":
             command.add_argument("--writable", type=Path, metavar="DIRECTORY")

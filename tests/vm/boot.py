@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.vm import BUILD, ROOT, foreign
 from tests.vm.foreign import Architecture
 from tests.vm.kernels import Kernel, image
+from tests.vm.machines import USUAL, Machine
 
 MOUNT = "mount -t 9p -o trans=virtio,version=9p2000.L,access=any,msize=524288"
 GUEST_PORT = 10435
@@ -73,9 +74,7 @@ class Guest:
     timeout: int
     port: int | None = None  # on this machine's loopback, forwarded to the guest's GUEST_PORT
     writable: Path | None = None
-    cpus: int = (
-        2  # More than one by default, since tracing is per CPU. One thread of this machine emulates all.
-    )
+    machine: Machine = USUAL  # one thread of this machine emulates all of its CPUs
 
     @property
     def shared(self) -> Path:
@@ -99,10 +98,10 @@ def command(guest: Guest) -> list[str]:
     else:
         vng += ["--user", "root"]
     # Emulation works everywhere; KVM within a VM often does not.
-    vng += ["--disable-kvm", "--cpus", str(guest.cpus), "--memory", "2G"]
+    vng += ["--disable-kvm", "--cpus", guest.machine.cpus, "--memory", guest.machine.memory]
     # The kernel's log goes to a file, since virtme-ng drops the serial console.
     vng += ["--append", "console=hvc0", "--append", "loglevel=5"]
-    for option in (*QUICK, *(QUICK_X86 if arch is None else ())):
+    for option in (*QUICK, *(QUICK_X86 if arch is None else ()), *guest.machine.options):
         vng += ["--append", option]
     vng += [f"--qemu-opts= {shlex.join(_devices(guest))}"]
     # vng passes the command on the kernel's short command line, so it is only a path.

@@ -18,6 +18,7 @@ from tests.support.prometheus_server import Prometheus, prometheus
 from tests.vm import ROOT, boot
 from tests.vm.debian import promtool
 from tests.vm.kernels import MAIN
+from tests.vm.machines import Machine
 from tests.vm.process import Child
 
 DEPLOY = ROOT / "deploy/prometheus"
@@ -47,7 +48,7 @@ def whole(directory: Path, ready: Callable[[Prometheus], bool]) -> Iterator[Prom
     limit = round(patience(LIMIT))
     # One CPU: on two that one thread emulates in turns, each wait for the interpreter's lock takes a turn,
     # and a scrape of an agent with all packs 20 s.
-    guest = boot.Guest(MAIN, command, machine, limit, port=port, cpus=1)
+    guest = boot.Guest(MAIN, command, machine, limit, port=port, machine=Machine("single", cpus="1"))
     stop = threading.Event()
     child = Child("whole", boot.command(guest), machine / "log", limit + 30, boot.environment(), stop)
     running = threading.Thread(target=child.run)
