@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.cli.options import counted, kernel_errors, tracefs_option
+from kprobe_exporter.cli.options import config_option, counted, kernel_errors, tracefs_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.diagnose.changeable_paths import changeable
@@ -38,7 +38,8 @@ Examples:
   kprobe-exporter check --against kernels/*.tar.xz probes.yaml
 """,
 )
-@click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE|DIR...")
+@click.argument("arguments", type=click.Path(path_type=Path), nargs=-1, metavar="FILE|DIR...")
+@config_option("The same as an argument, as 'run' takes it.")
 @click.option("--live", is_flag=True, help="Also show what 'run' would settle on with this kernel.")
 @click.option(
     "--against",
@@ -50,7 +51,12 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="The rows of --live or --against as a JSON array.")
 @tracefs_option
 def check(
-    paths: tuple[Path, ...], live: bool, against: tuple[Path, ...], as_json: bool, tracefs: Path | None
+    arguments: tuple[Path, ...],
+    paths: tuple[Path, ...],
+    live: bool,
+    against: tuple[Path, ...],
+    as_json: bool,
+    tracefs: Path | None,
 ) -> None:
     """Validate configurations; several combine, as they do for 'run'.
 
@@ -69,8 +75,8 @@ def check(
     names end in .tar.xz are such kernels, too. Programs are no part of a kernel, so probes in them are
     'unsure'. The exit status is 1 if a probe would be down on one of the kernels, unless it is optional.
     """
-    saved = (*against, *(path for path in paths if against and path.name.endswith(SAVED)))
-    paths = tuple(path for path in paths if path not in saved)
+    saved = (*against, *(path for path in arguments if against and path.name.endswith(SAVED)))
+    paths = (*paths, *(path for path in arguments if path not in saved))
     _check_usage(paths, live, saved, as_json, tracefs)
     config = load(paths, DECODERS)
     for warning in (*config.warnings, *changeable(config.probes)):
@@ -107,7 +113,8 @@ def _check_usage(
     if as_json and not (live or saved):
         raise UsageError("--json belongs to --live or --against: give one of them as well.")
     if not paths:
-        raise UsageError("no configuration is given: name one after the saved kernels.")
+        where = " after the saved kernels" if saved else ""
+        raise UsageError(f"no configuration is given: name one{where}.")
 
 
 def _against(config: Config, saved: tuple[Path, ...], *, as_json: bool) -> None:

@@ -49,7 +49,20 @@ def test_a_warning_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_no_file() -> None:
-    assert CliRunner().invoke(main, ["check"]).exit_code == 2
+    result = CliRunner().invoke(main, ["check"])
+    assert result.exit_code == 2
+    assert result.stderr == "kprobe-exporter: no configuration is given: name one.\n"
+
+
+def test_config_option_as_for_run(tmp_path: Path) -> None:
+    """Files of ``--config`` come first, and combine with the arguments."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(f"probes: [{{name: {name}, attach: 'kprobe:{name}'}}]")
+    first, second = str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")
+    for arguments in (["--config", first, "--config", second], [second, "--config", first]):
+        result = CliRunner().invoke(main, ["check", *arguments])
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout == f"{first}: ok\n{second}: ok\n2 probes, 0 metrics\n"
 
 
 ROWS = [
