@@ -223,7 +223,7 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         and way not in ("--count", "--json", "--emit-config", "--folded or --flame")
     ):
         raise UsageError("a pattern is many events, whose text would be mixed: give --count, or name one.")
-    if target is not None and target.kind.is_call and options.stacks and way == "--json":
+    if target is not None and target.is_call and options.stacks and way == "--json":
         raise UsageError("the two events of a call have a stack each: trace its entry, as kprobe:FUNCTION.")
     if options.flame is not None and not os.access(options.flame.parent, os.W_OK | os.X_OK):
         # It is written when the trace ends: what was counted until then would be lost.

@@ -71,7 +71,7 @@ def _refuse_idle_keys(probe: ProbeModel, found: list[Alternative], report: Repor
         for key in ("returns", "return_buckets"):
             if getattr(probe, key) is not None:
                 report((key,), "nothing here has a return value to read: leave it out")
-    if probe.duration_buckets is not None and not any(one.attach.target.kind.is_joined for one in found):
+    if probe.duration_buckets is not None and not any(one.attach.target.is_joined for one in found):
         report(("duration_buckets",), "nothing here takes time: attach a call or a pair, or leave it out")
 
 
@@ -149,7 +149,7 @@ class _Pair:
         own = HalfModel(to=half) if isinstance(half, str) else half
         path = (*self.path, "pair", *at)
         target = parse_target(own.to)
-        if target.kind.is_joined or target.is_pattern:
+        if target.is_joined or target.is_pattern:
             place = path if isinstance(half, str) else (*path, "to")
             self.report(place, f"{target} is not one event: name the one that is meant")
         whole = self.probe.model_copy(update={"fetch": fetch, "filter": None, "returns": returns})

@@ -92,7 +92,7 @@ def export_of(
     """Convert a probe's ``export``, one word if ``short``. Problems go to ``report``, by paths within it."""
     if probe.aggregate == "kernel":
         report((), f"the kernel keeps no events where it aggregates: {EVENTS}")
-    single = [str(target) for one in alternatives if not (target := one.attach.target).kind.is_joined]
+    single = [str(target) for one in alternatives if not (target := one.attach.target).is_joined]
     if model.signal == "span" and single:  # a span has a beginning and an end
         why = f"{listed(single)} is one moment: write log, or attach a call or a pair, which take time"
         report(() if short else ("as",), why)

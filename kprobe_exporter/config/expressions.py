@@ -111,9 +111,13 @@ def check_expression(text: str, path: Path, alternatives: Alternatives, report: 
 
 def missing_field(name: str, alternatives: Alternatives) -> str | None:
     """Return the sentence for a missing field, if an alternative does not yield it."""
-    without = [str(one.attach.target) for one in alternatives if name not in one.fields]
-    if not without:
+    lacking = [one.attach.target for one in alternatives if name not in one.fields]
+    if not lacking:
         return None
+    for target in lacking:
+        if name in ("duration", "return") and target.no_return:
+            return f"there is no {quote(name)} at {target}: {target.no_return}"
+    without = [*map(str, lacking)]
     if name == "duration":
         return f"there is no 'duration' at {listed(without)}: only a call or a pair takes time"
     known = {field for one in alternatives for field in one.fields} - {name}

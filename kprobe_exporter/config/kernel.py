@@ -27,7 +27,7 @@ EVENTS = "leave `aggregate` out to have it"
 
 def refuse_probe(probe: ProbeModel, alternatives: Alternatives, report: Report) -> None:
     """Refuse the settings of a probe, except for its metrics, that hist triggers do not support."""
-    if joined := [str(one.attach.target) for one in alternatives if one.attach.target.kind.is_joined]:
+    if joined := [str(one.attach.target) for one in alternatives if one.attach.target.is_joined]:
         report(("aggregate",), f"{listed(joined)} is two events, which the agent joins: {EVENTS}")
     if probe.stack:
         report(("stack",), f"the kernel keeps no stacks where it aggregates: {EVENTS}")

@@ -136,7 +136,7 @@ class AlternativeBuilder:
         attach = Attach(
             self.target, fetch, self.probe.filter, self.returns, guessed, absent=self.absent, paths=paths
         )
-        return Alternative(_in_halves(attach) if self.target.kind.is_call else attach, self.fields)
+        return Alternative(_in_halves(attach) if self.target.is_call else attach, self.fields)
 
     def _here(self, message: str, key: str) -> str:
         """Add the target to a message about a key that is written outside the alternative."""
@@ -147,7 +147,7 @@ class AlternativeBuilder:
     def _returns(self, name: str | None) -> ReturnType | None:
         kind = self.target.kind
         fetched = kind is Kind.TRACEPOINT and "return" in self.fetch
-        if kind.is_return or kind.is_call or fetched:
+        if kind.is_return or self.target.is_call or fetched:
             found = return_type(name or "long")
             # A system call's tracepoint holds a C long: its upper half is never garbage.
             whole = kind is Kind.SYSCALL or self.target.system == "syscalls"
@@ -166,7 +166,9 @@ class AlternativeBuilder:
             own["caller"] = STRING
         if kind in (Kind.UPROBE, Kind.URETPROBE, Kind.UCALL) and not self.target.offset:
             own["caller"] = _U64  # the agent makes a name of it for a label
-        if kind.is_joined:  # the agent filters by its own fields, and accepts some of the kernel's names
+        if (
+            self.target.is_joined
+        ):  # the agent filters by its own fields, and accepts some of the kernel's names
             own["duration"] = FLOAT
             self.compared |= {**_COMMON, **own, **{name: COMMON_FIELDS[name] for name in AGENT_NAMES}}
         else:
@@ -177,7 +179,7 @@ class AlternativeBuilder:
             # If the width is a guess or the value is a pointer, the agent makes errors negative.
             read = _S64 if self.returns.wide or self.returns.pointer else kept
             self.fields["return"] = read
-            self.compared["return"] = read if kind.is_joined else kept
+            self.compared["return"] = read if self.target.is_joined else kept
 
     def _check_name(self, name: str, path: Path) -> None:
         own = name == "return" and self.target.kind is Kind.TRACEPOINT
@@ -205,7 +207,7 @@ class AlternativeBuilder:
         if self.target.kind is Kind.USDT and found.type is None and "$arg" in text:
             return text  # its notes tell the type
         self.fields[name] = _as_read(found)
-        self.compared[name] = _as_read(found) if self.target.kind.is_joined else field_type(found)
+        self.compared[name] = _as_read(found) if self.target.is_joined else field_type(found)
         return text if self.target.kind.in_file and "$arg" in text else found.body
 
     def _on_event(self, name: str, text: str) -> str:
@@ -232,7 +234,7 @@ class AlternativeBuilder:
             return
         try:
             # The kernel compares no fractions; the agent, which filters calls and pairs, does.
-            parts = parse_filter(self.probe.filter, fractions=self.target.kind.is_joined).comparisons
+            parts = parse_filter(self.probe.filter, fractions=self.target.is_joined).comparisons
         except GrammarError as error:
             self.report(self.places["filter"], self._here(error.message, "filter"), column=error.column)
             return
@@ -242,23 +244,23 @@ class AlternativeBuilder:
                 why = wrong_comparison(part, self.compared[part.name])
             if why:
                 self.report(self.places["filter"], self._here(why, "filter"), column=part.column)
-            elif self.target.kind.is_joined and (odd := odd_duration(part)):
+            elif self.target.is_joined and (odd := odd_duration(part)):
                 self.report.warn(self.places["filter"], odd, column=part.column)
 
     def _wrong_in_filter(self, name: str) -> str | None:
         kind = self.target.kind
-        if name == "return" and name not in self.fields:
+        if (name == "return" and name not in self.fields) or (name == "duration" and self.target.no_return):
             if kind is Kind.TRACEPOINT:
                 return "a tracepoint has no 'return' of its own: add fetch: {return: FIELD}"
-            why = "returns: void" if kind.is_return or kind.is_call else "this is an entry"
-            return f"there is no 'return' here: {why}"
+            entry = self.target.no_return or "this is an entry"
+            return f"there is no {name!r} here: {'returns: void' if self.returns else entry}"
         if name in self.absent:
             return f"{name!r} is null here, so nothing can be filtered by it"
         # Only the running kernel knows the names of a tracepoint's own fields.
         usable = {*self.fetch, *self.compared}
         if name in usable or kind is Kind.TRACEPOINT:
             return None
-        if not kind.is_joined and (sentence := _NOT_IN_THE_KERNEL.get(name)):
+        if not self.target.is_joined and (sentence := _NOT_IN_THE_KERNEL.get(name)):
             return sentence.format(name)
         return no_field(name, usable)
 

@@ -37,16 +37,6 @@ class Kind(StrEnum):
         return self in (Kind.KRETPROBE, Kind.URETPROBE, Kind.FEXIT)
 
     @property
-    def is_call(self) -> bool:
-        """Whether it is an entry and its return."""
-        return self in (Kind.CALL, Kind.UCALL, Kind.SYSCALL)
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether it joins two events into one record, which then has a duration."""
-        return self.is_call or self is Kind.PAIR
-
-    @property
     def in_file(self) -> bool:
         """Whether it is a place in a program or a library, not in the kernel."""
         return self in (Kind.UPROBE, Kind.URETPROBE, Kind.UCALL, Kind.USDT)
@@ -56,6 +46,14 @@ class Kind(StrEnum):
         """Whether it is an event that is built into the kernel and has fields of its own."""
         return self in (Kind.TRACEPOINT, Kind.SYSCALL)
 
+
+NO_RETURN = {
+    **dict.fromkeys(("exit", "exit_group"), "it never returns"),
+    **dict.fromkeys(("rt_sigreturn", "uprobe", "uretprobe"), "the kernel gives its return no number"),
+}
+"""System calls without a return event, and the reason. The latter three restore a program's registers and set
+the number of the system call to -1 (arch/x86/kernel/signal_64.c and uprobes.c, forget_syscall() of
+arch/arm64), for which the kernel writes no event (kernel/trace/trace_syscalls.c). They do so on 6.18."""
 
 _HALVES = {Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE), Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE)}
 
@@ -123,6 +121,21 @@ class Target:
     def is_pattern(self) -> bool:
         """Whether it may match several: a tracepoint's event, the symbol or the provider is a pattern."""
         return is_pattern(self.event or self.provider + self.symbol)
+
+    @property
+    def no_return(self) -> str | None:
+        """The reason why a system call has no return event, so that it is its entry alone; else None."""
+        return NO_RETURN.get(self.symbol) if self.kind is Kind.SYSCALL else None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is an entry and its return."""
+        return self.kind in (Kind.CALL, Kind.UCALL, Kind.SYSCALL) and self.no_return is None
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it joins two events into one record, which then has a duration."""
+        return self.is_call or self.kind is Kind.PAIR
 
     @property
     def halves(self) -> tuple["Target", "Target"]:

@@ -79,7 +79,7 @@ def joined_spec(
     whole = replace(probe, aggregate="events", stacks=None)
     ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(whole, stack=False, user_stack=False)
-    suffix = "return" if kind.is_call else "end"
+    suffix = "return" if attach.target.is_call else "end"
     # What is wanted has the key's fields. Only the return of a function of the kernel tells who called it.
     entered = {"comm", "caller"} if kind is Kind.UCALL else {"comm"}
     ended = single(last, _half(attach.end, by_stack), wanted - entered)

@@ -11,7 +11,7 @@ from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.fetch import parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.let import inserted
-from kprobe_exporter.grammar.target import Kind, is_system_call
+from kprobe_exporter.grammar.target import Kind, Target, is_system_call
 from kprobe_exporter.model.condition import Computed, Condition, parts
 from kprobe_exporter.model.specs import ProbeMetrics, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import ReturnType
@@ -92,7 +92,7 @@ def plan_probe(
         alternatives += (
             way if isinstance(way, Unsupported) else replace(way, help=attach.help) for way in ways
         )
-    takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
+    takes_time = any(attach.target.is_joined for attach in probe.attach)
     durations = probe.duration_buckets if takes_time else ()
     fields = computed(probe)
     alternatives = [_with_computed(way, fields) for way in alternatives]
@@ -151,8 +151,10 @@ def _single(
             note = "; ".join(filter(None, (note, members_note(attach.fetch, attach))))
     except (ProbeRefused, GrammarError) as error:
         return [Unsupported(str(written), str(error))]
-    if attach.target.kind is Kind.TRACEPOINT:
-        return tracepoint_specs(probe, attach, wanted, kernel, layout_ids, max_series)
+    if attach.target.kind.on_event:
+        event = written.halves[0] if written.no_return else attach.target
+        ways = tracepoint_specs(probe, replace(attach, target=event), wanted, kernel, layout_ids, max_series)
+        return [_entry_alone(way, written) if written.no_return else way for way in ways]
     if attach.target.kind.in_file:
         in_file = usdt_spec if attach.target.kind is Kind.USDT else user_spec
         way = in_file(probe, attach, wanted, kernel, next(layout_ids), max_series)
@@ -168,6 +170,17 @@ def _single(
         return [Unsupported(str(written), found.reason.replace(attach.target.symbol, written.symbol))]
     layout = replace(found.layout, symbol=written.symbol)
     return [replace(found, target=str(written), symbol=written.symbol, layout=layout)]
+
+
+def _entry_alone(way: ProbeSpec | Unsupported, written: Target) -> ProbeSpec | Unsupported:
+    """Return the entry of a system call without a return event, as that system call."""
+    if isinstance(way, Unsupported):
+        return way._replace(target=str(written))
+    name, note = written.symbol, f"only its entry is traced: {written.no_return}"
+    layout, because = replace(way.layout, symbol=name), f"{way.because}; {note}"
+    return replace(
+        way, kind=written.kind.value, target=str(written), symbol=name, layout=layout, because=because
+    )
 
 
 def _with_arguments(attach: Attach, name: str) -> Attach:

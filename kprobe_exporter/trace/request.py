@@ -186,11 +186,12 @@ def _defined(words: Sequence[str]) -> TraceRequest:
 
 def _attached(target: Target, arguments: list[str]) -> TraceRequest:
     """Make a request of an attach string and the fetch arguments that follow it."""
+    target = target.halves[0] if target.no_return else target
     name = event_name(target.event or (f"{target.path}:" if target.path else "") + target.symbol)
     name = name.strip("_") or "every" if target.is_pattern else name
     if target.path and not target.symbol:
         name = event_name(f"{target.path}:{target.offset:#x}")
-    if target.is_pattern or target.kind.is_call or (target.kind is Kind.TRACEPOINT and not arguments):
+    if target.is_pattern or target.is_call or (target.kind is Kind.TRACEPOINT and not arguments):
         if arguments:
             what = "a pattern" if target.is_pattern else f"a {target.kind}"
             raise GrammarError(f"{what} takes no arguments here, name one event", " ".join(arguments))

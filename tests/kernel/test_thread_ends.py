@@ -20,6 +20,7 @@ EVENTS, HITS = "kprobe_exporter_events_total", "kprobe_hits_total"
 
 PROGRAM = """
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,7 @@ OWN int leaves(int how) {
     return 0;
 }
 OWN int outer(int how) { int in_child = leaves(how); __asm__(""); return in_child; }
+static void handles(int number) { (void)number; }
 static void *calls(void *how) { outer((long)how); return 0; }
 static void *replaces(void *unused) {
     printf("%ld\\n", syscall(SYS_gettid));
@@ -53,6 +55,13 @@ int main(int count, char **words) {
         if (!strcmp(words[1], "exit")) {
             pthread_create(&thread, 0, calls, (void *)1);
             pthread_join(thread, 0);
+        }
+        if (!strcmp(words[1], "signal")) {
+            signal(SIGUSR1, handles);
+            raise(SIGUSR1);
+            pthread_create(&thread, 0, calls, (void *)1);
+            pthread_join(thread, 0);
+            return 7;
         }
         if (!strcmp(words[1], "fork") && outer(3)) return 0;
         if (!strcmp(words[1], "exec") && fork() == 0) return outer(2);
@@ -102,20 +111,34 @@ def test_a_fork_within_a_call(calls: AgentProcess, program: Path) -> None:
     assert lost(calls) == {}
 
 
-@pytest.mark.needs("kprobe_events")
-def test_a_system_call_that_ends_its_thread(start_agent: StartAgent, program: Path) -> None:
-    agent = start_agent("""
+@pytest.mark.needs("events/syscalls")
+@pytest.mark.parametrize("source", ["auto", "text"])
+def test_system_call_without_return_has_hits_alone(
+    start_agent: StartAgent, program: Path, source: str
+) -> None:
+    agent = start_agent(f"""
+global: {{source: {source}}}
 probes:
-  - {name: exits, attach: "syscall:exit_group"}
+  - {{name: exit_group, attach: "syscall:exit_group"}}
+  - name: codes
+    attach: "syscall:exit_group"
+    fetch: {{code: error_code}}
+    metrics: [{{counter: codes_total, labels: [code], where: code == 7}}]
+  - {{name: rt_sigreturn, attach: "syscall:rt_sigreturn"}}
+  - {{name: exit, attach: "syscall:exit"}}
 """)
     for _ in range(TIMES):
-        subprocess.run([program, "none", "0"], check=True)
+        assert subprocess.run([program, "signal", "1"], check=False).returncode == 7
 
     def told() -> bool:
-        hits = agent.scrape().value(HITS, probe="exits")
-        return hits >= TIMES and lost(agent) == {"unpaired": hits}
+        metrics = agent.scrape()
+        assert lost(agent) == {}
+        return metrics.value("kprobe_codes_total", code="7") == TIMES and all(
+            metrics.value(HITS, probe=name) >= TIMES for name in ("exit_group", "rt_sigreturn", "exit")
+        )
 
     eventually(told)
+    assert "only its entry is traced: it never returns" in agent.get("/probe/exit")
 
 
 @pytest.mark.needs("kprobe_events", "initial_pid_namespace")

@@ -7,7 +7,7 @@ import pytest
 
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Probe
-from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.labels import DECODERS
 from tests.support.kinds_document import DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind
 
@@ -36,7 +36,7 @@ def test_a_kinds_example_is_one_of_it(tmp_path: Path, row: Row) -> None:
     kind = Kind(row.codes("kind")[0])
     assert {way.target.kind for way in probe.attach} == {kind}
     assert any(way.target.is_pattern for way in probe.attach) == ("by a pattern" in row.name)
-    assert kind.is_joined == ("duration" in row.codes("more fields"))
+    assert Target(kind).is_joined == ("duration" in row.codes("more fields"))
 
 
 @pytest.mark.parametrize("row", decoders(), ids=lambda row: row.name)

@@ -3,6 +3,7 @@
 import pytest
 
 from kprobe_exporter.config.values import DURATION_BUCKETS, Attach
+from kprobe_exporter.grammar.target import NO_RETURN as WITHOUT_RETURN
 from tests.unit.config.conftest import Load, Problems, Refused, marked
 
 TWO_TRACEPOINTS = "from: 'tracepoint:a:b', to: 'tracepoint:a:c'"
@@ -377,6 +378,35 @@ def test_refused(refused_probe: Refused, rest: str, expected: str) -> None:
     refused_probe(rest, expected)
 
 
+@pytest.mark.parametrize("name", sorted(WITHOUT_RETURN))
+def test_system_call_without_return_is_its_entry(config: Load, name: str) -> None:
+    entry = attached(config, f"attach: 'syscall:{name}', fetch: {{a: b}}, filter: a == 1 && common_pid == 3")
+    assert (str(entry.target), entry.begins, entry.end) == (f"syscall:{name}", (), None)
+    assert (entry.fetch, entry.filter, entry.returns) == ({"a": "b"}, "a == 1 && common_pid == 3", None)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("metrics: [{counter: a_total, labels: [¦return]}]", "metrics[0].labels[0]: there is no 'return'"),
+        (
+            "metrics: [{counter: a_total, labels: [], where: ¦return < 0}]",
+            "metrics[0].where: there is no 'return'",
+        ),
+        (
+            "metrics: [{histogram: a_seconds, value: ¦duration}]",
+            "metrics[0].value: there is no 'duration' at syscall:exit: it never returns",
+        ),
+        ("¦duration_buckets: [1]", "duration_buckets: nothing here takes time"),
+        ("returns: ¦int", "returns: nothing here has a return value"),
+    ],
+)
+def test_return_of_a_system_call_without_one_refused(
+    refused_probe: Refused, more: str, expected: str
+) -> None:
+    refused_probe(f"attach: 'syscall:exit', {more}", expected)
+
+
 @pytest.mark.parametrize(
     ("attach", "written", "expected"),
     [
@@ -397,6 +427,12 @@ def test_refused(refused_probe: Refused, rest: str, expected: str) -> None:
         (PAIR, 'comm == "x" && ¦common_type == 1', "'common_type' is not read with"),
         (PAIR, "¦return == 0.5", "'return' is a whole number, compare it with one"),
         (ENTRIES, "¦return < 3", "there is no 'return' here: what ends the pair returns"),
+        ("'syscall:exit'", "¦return < 0", "there is no 'return' here: it never returns"),
+        (
+            "'syscall:rt_sigreturn'",
+            "¦duration > 1",
+            "there is no 'duration' here: the kernel gives its return no number",
+        ),
         ("'kprobe:f'", "¦duration > 3", f"there is no 'duration' here: {TIME}"),
         ("'kprobe:f'", "'cpu > 0¦.5'", "there must be && or || before '.5'"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Attach
+from kprobe_exporter.config.values import Attach, Metric
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
@@ -60,6 +60,42 @@ def test_on_a_kernel_that_knows_registers_alone() -> None:
     spec = planned(attach("kprobe:sys_ptrace", pid="$arg2:u32"), kernel("__x64_", machine="EM_X86_64"))
     assert isinstance(spec, ProbeSpec)
     assert spec.body == "__x64_sys_ptrace pid=+104(%di):u32"
+
+
+def no_exit(system: str, event: str) -> str | None:
+    """Return the format of a system call's entry for exit(2) as well, with another name of its argument."""
+    text = formats(system, event.replace("sys_enter_exit", "sys_enter_openat"))
+    return text.replace("dfd", "error_code") if text else None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "plan", "because"),
+    [
+        ((), "count", "nothing but hits is asked for"),
+        ((counter("error_code"),), "events", "the metric x_total takes its events"),
+    ],
+)
+def test_system_call_without_return_is_planned_as_its_entry(
+    metrics: tuple[Metric, ...], plan: str, because: str
+) -> None:
+    made = probe(attach("syscall:exit", error_code="error_code"), metrics=metrics)
+    kernel = Kernel(no_exit, counts_tracepoints=True)
+    spec = plan_probe(made, "ns", DECODERS, kernel, itertools.count()).alternatives[0]
+    assert isinstance(spec, ProbeSpec)
+    assert (spec.plan, spec.because) == (plan, f"{because}; only its entry is traced: it never returns")
+    assert (spec.kind, spec.target, spec.symbol, spec.layout.symbol) == (
+        *("syscall", "syscall:exit"),
+        *("exit", "exit"),
+    )
+    entry = (spec.system, spec.event) if plan == "count" else tuple(spec.body.split()[0].split("."))
+    assert entry == ("syscalls", "sys_enter_exit")
+
+
+def test_unknown_system_call_without_return_is_unsupported() -> None:
+    found = planned(attach("syscall:uretprobe"), Kernel(formats, counts_tracepoints=True))
+    assert isinstance(found, Unsupported)
+    assert found.target == "syscall:uretprobe"
+    assert found.reason.startswith("this kernel has no tracepoint syscalls:sys_enter_uretprobe")
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def test_what_is_installed(text: str, lines: list[str]) -> None:
     [
         ("sched:sched_switch", [("sched", "sched_switch")]),
         ("syscall:openat", [("syscalls", "sys_enter_openat"), ("syscalls", "sys_exit_openat")]),
+        ("syscall:exit_group", [("syscalls", "sys_enter_exit_group")]),
     ],
 )
 def test_tracepoints_are_there_already(text: str, events: list[tuple[str, str]]) -> None:
