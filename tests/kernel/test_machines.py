@@ -37,7 +37,9 @@ probes:
 CLONE_NEWNS = 0x00020000
 LIBC = ctypes.CDLL(None, use_errno=True)
 
-pytestmark = pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine in use")
+pytestmark = pytest.mark.skipif(
+    "KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on"
+)
 
 
 def fail_to_open(times: int = TIMES) -> None:

@@ -45,7 +45,7 @@ NOTES: Mapping[str, str] = {
     f"{PREFIX}_probe_overhead_seconds_total": "The constants: [benchmarks.md](benchmarks.md#7-a-firing). A"
     " tenth of a second per second is a tenth of a processor, spread over those threads.",
     f"{PREFIX}_unexplained_events": "For tracepoints, system calls and pairs of tracepoints without a"
-    " filter: a filter in the kernel drops hits uncounted, and hits of functions include the agent's own."
+    " filter: a filter in the kernel drops hits uncounted."
     " Always 0 unless something is wrong.",
     f"{PREFIX}_scrape_duration_seconds": "0 at the first scrape.",
 }

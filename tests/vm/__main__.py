@@ -142,7 +142,8 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
         if not kernel.core
     ]
     core = [partial(guest_suite, kernel, kernel.core, stop) for kernel in kernels if kernel.core]
-    core += [partial(guest_suite, MAIN, MACHINE_TESTS, stop, (), machine) for machine in MACHINES.values()]
+    machines = [machine for machine in MACHINES.values() if not machine.on_request]
+    core += [partial(guest_suite, MAIN, MACHINE_TESTS, stop, (), machine) for machine in machines]
     return _side_by_side([most[-1:], [whole, *most[:-1]], own], core, stop)
 
 
