@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 from requests import PreparedRequest
@@ -54,37 +55,57 @@ class Connections(HTTPAdapter):
 class Deadline:
     """Runs one request at a time, in a thread of its own, which is given up when the time is over.
 
-    ``is_over`` is True from then on until the next request. Only one thread may call ``run``.
+    The thread stays for later requests: the agent knows its threads by looking ten times a second, and must
+    not take what a short-lived one does for the activity of another program. ``is_over`` is True from the end
+    of the time until the next request. Only one thread may call ``run``; any may call ``close``.
     """
 
     def __init__(self, shut_down: Callable[[], None]) -> None:
         self.is_over = False
         self._shut_down = shut_down
-        self._thread: threading.Thread | None = None
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="kprobe-otlp-request", daemon=True)
+        self._last: _Request | None = None
 
     def run(self, request: Callable[[], RequestOutcome], seconds: float) -> RequestOutcome:
         """Return the outcome of the request, TIMED_OUT if it has none within this time.
 
         While a request that was given up has not ended, as one that resolves a name, no other begins.
         """
-        if self._thread is not None:
-            self._thread.join(seconds)
-            if self._thread.is_alive():
-                return TIMED_OUT
-        outcomes: list[RequestOutcome] = []
-
-        def run() -> None:
-            try:
-                outcomes.append(request())
-            except Exception as error:  # any error of a library means that it was not accepted
-                outcomes.append(RequestOutcome(False, root_of(error)))
-
+        if self._last is None:
+            self._thread.start()
+        elif not self._last.ended.wait(seconds):
+            return TIMED_OUT
         self.is_over = False
-        self._thread = threading.Thread(target=run, name="kprobe-otlp-request", daemon=True)
-        self._thread.start()
-        self._thread.join(seconds)
-        if self._thread.is_alive():
+        self._last = mine = _Request(request)
+        self._requests.put(mine)
+        if not mine.ended.wait(seconds):
             self.is_over = True
             self._shut_down()
-            self._thread.join(GRACE)
-        return outcomes[0] if outcomes else TIMED_OUT
+            mine.ended.wait(GRACE)
+        return mine.outcome
+
+    def close(self) -> None:
+        """End the thread, once its request has ended."""
+        self._requests.put(None)
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            request.run()
+
+
+class _Request:
+    """A request, and its outcome once it has ``ended``."""
+
+    def __init__(self, send: Callable[[], RequestOutcome]) -> None:
+        self._send = send
+        self.ended = threading.Event()
+        self.outcome = TIMED_OUT
+
+    def run(self) -> None:
+        try:
+            self.outcome = self._send()
+        except Exception as error:  # any error of a library means that it was not accepted
+            self.outcome = RequestOutcome(False, root_of(error))
+        finally:
+            self.ended.set()

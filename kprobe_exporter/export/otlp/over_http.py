@@ -114,6 +114,7 @@ class Session(requests.Session):
     def close(self) -> None:
         """Close the connections, also that of a request that is under way."""
         self._connections.shut_down()
+        self._deadline.close()
         super().close()
 
     def _answer(self, response: requests.Response) -> RequestOutcome:

@@ -73,3 +73,18 @@ def test_connections_are_shut_down_open_or_not() -> None:
         connections.shut_down()
         assert theirs.recv(1) == b""
         connections.shut_down()
+
+
+def test_one_thread_runs_all_requests_until_it_is_closed() -> None:
+    deadline, threads = Deadline(lambda: None), []
+
+    def request() -> RequestOutcome:
+        threads.append(threading.current_thread())
+        return RequestOutcome(True, "")
+
+    for _ in range(3):
+        assert deadline.run(request, patience(10)).taken
+    assert len(set(threads)) == 1
+    deadline.close()
+    threads[0].join(patience(10))
+    assert not threads[0].is_alive()
