@@ -102,7 +102,9 @@ def enabled(traced: TraceProcess) -> bool:
     """Whether its event is: an eprobe, or the tracepoint's own where the kernel has no eprobes."""
     events = traced.instance / "events"
     files = [events / "syscalls/sys_exit_openat/enable", *events.glob(f"{traced.instance.name}/*/enable")]
-    return any(file.read_text() == "1\n" for file in files if file.parent.name != MARKER and file.exists())
+    return any(
+        file.read_text().startswith("1") for file in files if file.parent.name != MARKER and file.exists()
+    )
 
 
 def test_traces(trace: StartTrace) -> None:
