@@ -91,7 +91,7 @@ def connections(times: int) -> None:
 
 
 def test_timers_by_function(grown: Grown) -> None:
-    """Both examples read the same tracepoint in different ways.
+    """Both examples read the same tracepoint: one by its events, one by a table in the kernel.
 
     The sums of the kernel may be READ_EVERY old in a scrape, so each scrape is that much later than the last.
     """
@@ -113,4 +113,5 @@ def test_timers_by_function(grown: Grown) -> None:
     assert "tcp_write_timer" in functions
     raw = growth("kprobe_raw_timer_starts_total", function="tcp_write_timer")
     assert raw >= TIMES
-    assert growth("kprobe_timer_starts_total", function="tcp_write_timer") == raw
+    # The kernel's table has those of the agent's own threads, too, which answer each scrape.
+    assert growth("kprobe_timer_starts_total", function="tcp_write_timer") >= raw
