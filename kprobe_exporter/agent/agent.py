@@ -166,6 +166,7 @@ class Agent:
             ),
             tuple(statuses),
             self._config.settings.namespace,
+            self._identities.notice,
         )
 
     def profile(self, name: str) -> Profile | None:

@@ -38,7 +38,8 @@ MOST_RETIRED, KEPT = 256, 128
 serves many new definitions."""
 
 
-_IN_ROOT = re.compile(r"/proc/[0-9]+(?=/root[:/])")
+_IN_ROOT = re.compile(r"/\S*?/[0-9]+(?=/root[:/])")
+"""The directory of a process at the beginning of a path. The host's /proc may be mounted at any place."""
 
 
 class _Now(NamedTuple):

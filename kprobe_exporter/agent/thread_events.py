@@ -12,9 +12,10 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import Pods, Whereabouts
+from kprobe_exporter.identity.procfs import HOST_IDS, host_proc
 from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.records import TID, TIME, Layout, Record
-from kprobe_exporter.model.specs import OF_THREAD, ProbeSpec
+from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD, ProbeSpec
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.tracefs.instance import Instance
@@ -116,12 +117,24 @@ def thread_events(own: OwnTracepoints, wanted: Mapping[str, ThreadEvent]) -> dic
     return {part.layout.layout_id: wanted[part.event] for part in own.parts if part.event in wanted}
 
 
+def looked_up(config: Config) -> list[str]:
+    """Return what the agent looks up in /proc for a configuration: labels, then other things."""
+    labels = [label for probe in config.probes for metric in probe.metrics for label in metric.labels]
+    decoders = OF_THREAD | {OF_PROGRAM}
+    found = sorted({label.name for label in labels if label.decode and label.decode[0].name in decoders})
+    if any(probe.stacks is not None and probe.stacks.user for probe in config.probes):
+        found.append("stacks of programs")
+    if any(probe.within is not None for probe in config.probes):
+        found.append("containers to probe")
+    return found
+
+
 class Identities:
     """The cgroups and pods of threads, and their ends. The reader's thread owns it while that runs.
 
     Threads are tracked only while the configuration needs it. The thread that holds the change lock calls
     ``configure`` and ``follow``, before the reader knows of the change. With ``nested`` a container in a
-    container counts.
+    container counts. ``notice`` is a sentence about the things that stay unknown in this PID namespace.
     """
 
     def __init__(self, *, nested: bool) -> None:
@@ -133,6 +146,7 @@ class Identities:
         )
         self.thread_events = OwnTracepoints(THREAD_EVENTS, "calls stay open when their thread ends")
         self.tracepoints = self.cgroup_events, self.thread_events
+        self.notice = ""
         self._exported = False
         self.whereabouts = Whereabouts(self.cgroups, self.pods, nested=nested)
 
@@ -141,12 +155,22 @@ class Identities:
         labels = (label for probe in config.probes for metric in probe.metrics for label in metric.labels)
         exported = config.otlp is not None and any(probe.export is not None for probe in config.probes)
         self._exported = exported and PODS.is_dir()
+        self._check_ids(looked_up(config))
         self.cgroup_events.wanted = self._exported or any(
             label.decode and label.decode[0].name in OF_THREAD for label in labels
         )
         self.thread_events.wanted = any(
             attach.end is not None for probe in config.probes for attach in probe.attach
         )
+
+    def _check_ids(self, needed: list[str]) -> None:
+        """Report the things for which this process would need the host's thread ids, once."""
+        before, self.notice = self.notice, ""
+        if needed and host_proc() is None:
+            why = "events have the host's thread ids, and /proc here has those of another PID namespace"
+            self.notice = f"unknown for most threads: {', '.join(needed)}, because {why}. {HOST_IDS}."
+        if self.notice not in ("", before):
+            log.warning("%s", self.notice)
 
     @property
     def attributes(self) -> Callable[[int, int], Mapping[str, str] | None] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kprobe_exporter.identity.cgroups import INITIAL_CGROUPS
-from kprobe_exporter.identity.threads import INITIAL
+from kprobe_exporter.identity.procfs import HOST_IDS, INITIAL, host_proc
 from kprobe_exporter.tracefs.features import Check
 
 INITIAL_USERS = "user:[4026531837]"
@@ -42,13 +42,7 @@ def confinement_checks(root: Path, tracefs: Path, environment: Mapping[str, str]
     ``tracefs`` is where tracefs is or would be mounted, ``environment`` is this process's environment.
     """
     return [
-        _namespace(
-            root,
-            "pid_namespace",
-            INITIAL,
-            "Give the host's: hostPID: true, docker run --pid=host; until then /proc is not asked for names "
-            "of threads, their process, cgroup and pod, and only what the kernel's events tell is known.",
-        ),
+        _processes(root),
         _namespace(
             root,
             "cgroup_namespace",
@@ -75,6 +69,19 @@ def _namespace(root: Path, name: str, initial: str, fix: str) -> Check:
     )
 
 
+def _processes(root: Path) -> Check:
+    """Check the PID namespace, and whether the host's /proc is mounted in another one."""
+    fix = (
+        f"{HOST_IDS}; until then cgroups, containers and functions in programs are unknown for most threads, "
+        "and containers outside of this namespace are not found."
+    )
+    found = _namespace(root, "pid_namespace", INITIAL, fix)
+    host = host_proc(root / "proc")
+    if found.state != "warn" or host is None:
+        return found
+    return Check(found.name, "ok", f"{found.evidence}; the host's /proc is at {host}")
+
+
 def _judged(name: str, fine: bool, seen: str, fix: str) -> Check:
     return Check(name, "ok", seen) if fine else Check(name, "warn", seen, fix)
 
@@ -92,11 +99,15 @@ def _users(root: Path) -> Check:
 
 
 def _network(root: Path) -> Check:
-    """Compare with the host's first process, as the initial network namespace has no fixed number."""
-    own, first = (_link(root / "proc" / pid / "ns/net") for pid in ("self", "1"))
-    if own is None or first is None or _link(root / "proc/self/ns/pid") != INITIAL:
+    """Compare with the host's first process, because the initial network namespace has no fixed number."""
+    host = host_proc(root / "proc")
+    own, first = _link(root / "proc/self/ns/net"), _link(host / "1/ns/net") if host else None
+    if own is None or first is None:
         seen = "/proc/1/ns/net cannot be compared with /proc/self/ns/net"
-        fix = "Give the agent hostPID and CAP_SYS_PTRACE; without, 'ifname' shows its own interfaces."
+        fix = (
+            "Give the agent hostPID, or the host's /proc, and CAP_SYS_PTRACE; without, 'ifname' shows its "
+            "own interfaces."
+        )
         return Check("net_namespace", "unknown", seen, fix)
     if own == first:
         return Check("net_namespace", "ok", f"/proc/self/ns/net is {own}, the first process's")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from kprobe_exporter.identity.containers import OUTSIDE, container
-from kprobe_exporter.identity.threads import INITIAL, TGID, namespace
+from kprobe_exporter.identity.procfs import host_proc, namespace
+from kprobe_exporter.identity.threads import TGID
 
 CLONE_THREAD, CLONE_INTO_CGROUP = 0x1_0000, 0x2_0000_0000  # include/uapi/linux/sched.h
 PF_EXITING = 0x4  # include/linux/sched.h; on v1, /proc shows an exiting thread in "/", not in its cgroup
@@ -77,9 +78,10 @@ class Cgroups:
     ``scan`` avoids this: call it when the cgroup events are on, and the events to be labelled not yet.
 
     ``clock`` is the events' clock in nanoseconds, ``since_boot`` converts its time to time since boot.
-    Outside the initial pid namespace, /proc has other threads under these ids and is never read for them:
-    then only threads that move during the recording are known, and their children. In a cgroup namespace of
-    the agent's own, only paths that begin with ``/..`` are used: those inside its container lack its name.
+    Without the host's /proc, that of another pid namespace has other threads under these ids and is never
+    read for them: then only threads that move during the recording are known, and their children. In a cgroup
+    namespace of the agent's own, only paths that begin with ``/..`` are used: those inside its container lack
+    its name.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Cgroups:
         clock: Callable[[], int] = time.monotonic_ns,
         since_boot: Callable[[int], int] = boot_time,
     ) -> None:
-        self._proc = proc if namespace(proc, "pid") == INITIAL else None
+        self._proc = host_proc(proc)
         self._own = proc / "self/cgroup"
         self._namespaced = namespace(proc, "cgroup") not in (None, INITIAL_CGROUPS)
         self._clock = clock

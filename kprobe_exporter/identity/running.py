@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kprobe_exporter.identity.cgroups import LINE, names
 from kprobe_exporter.identity.containers import Container, container
+from kprobe_exporter.identity.procfs import host_proc
 
 LOOKS = 3
 """How often the cgroup of a process is read. A runtime starts a container's first process in its own cgroup
@@ -19,12 +20,12 @@ MOST_READ = 1000
 class RunningContainers:
     """Finds the processes of containers; the thread that calls it owns it.
 
-    A look lists /proc, 0.7 ms for 1,000 processes, and reads the cgroups of those that are new. ``nested`` is
-    as for ``container``.
+    A look lists /proc, 0.7 ms for 1,000 processes, and reads the cgroups of those that are new. Without the
+    host's /proc, only containers in this pid namespace are found. ``nested`` is as for ``container``.
     """
 
     def __init__(self, proc: Path = Path("/proc"), *, nested: bool = False) -> None:
-        self._proc, self._nested = proc, nested
+        self._proc, self._nested = host_proc(proc) or proc, nested
         self._read: dict[int, tuple[int, Container | None]] = {}
 
     def look(self) -> dict[Container, list[int]]:

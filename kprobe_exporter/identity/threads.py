@@ -7,10 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from kprobe_exporter.identity.procfs import host_proc
 from kprobe_exporter.model.values import COMM_BYTES
-
-INITIAL = "pid:[4026531836]"
-"""The initial pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h); events number threads in it."""
 
 MOST_THREADS = 16_384
 FRESH = 5.0
@@ -35,8 +33,8 @@ class Threads:
     """Looks threads up; the reader's thread owns it.
 
     ``read`` returns a top-level file of tracefs. A look-up costs about 20 µs, once in FRESH seconds a thread.
-    Outside the initial pid namespace, /proc has other threads under these ids, so only the kernel's saved
-    files serve: saved_cmdlines, of the last 128 threads, and saved_tgids, while option record-tgid is on.
+    Without the host's /proc, only the kernel's saved files serve: saved_cmdlines, of the last 128 threads,
+    and saved_tgids, while option record-tgid is on.
     """
 
     def __init__(
@@ -45,7 +43,7 @@ class Threads:
         proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._proc = proc if namespace(proc, "pid") == INITIAL else None
+        self._proc = host_proc(proc)
         self._comms: _Answers[bytes] = _Answers(clock, lambda: parse_comms(read("saved_cmdlines")))
         self._tgids: _Answers[int] = _Answers(clock, lambda: parse_tgids(read("saved_tgids")))
 
@@ -133,10 +131,3 @@ def parse_comms(text: bytes) -> dict[int, bytes]:
         names[tid] = name
         reaching.append((tid, COMM_BYTES - len(name)))
     return {tid: name for tid, name in names.items() if tid not in doubtful and name != UNKNOWN}
-
-
-def namespace(proc: Path, name: str) -> str | None:
-    """Return the agent's own namespace of this kind, in the form of INITIAL; None if that is unknown."""
-    with suppress(OSError):
-        return str((proc / "self/ns" / name).readlink())
-    return None

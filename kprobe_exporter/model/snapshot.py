@@ -166,9 +166,10 @@ def summary(probes: Iterable[tuple[str, ShownState]], are_up: str = "are up") ->
 class Snapshot(NamedTuple):
     """Everything that is shown at one moment. It is copied under the lock and formatted without it.
 
-    ``namespace`` begins the names of the probes' metrics.
+    ``namespace`` begins the names of the probes' metrics. ``notice`` is a sentence about the whole agent.
     """
 
     families: tuple[Family, ...]
     probes: tuple[ProbeStatus, ...]
     namespace: str = "kprobe"
+    notice: str = ""

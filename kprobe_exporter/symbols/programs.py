@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.identity.threads import INITIAL, namespace
+from kprobe_exporter.identity.procfs import host_proc
 from kprobe_exporter.model.stacks import Addresses, Frames, Place
 from kprobe_exporter.util.rooted_path import itself, open_rooted
 from kprobe_exporter.util.token_bucket import TokenBucket
@@ -74,12 +74,12 @@ class Programs:
     thread-safe.
 
     The process has to be the agent's user's without more rights than the agent has, or the agent needs
-    CAP_SYS_PTRACE (ptrace_may_access() of kernel/ptrace.c): without them, and outside the initial pid
-    namespace, in which events number processes, a frame is ``[unknown]``.
+    CAP_SYS_PTRACE (ptrace_may_access() of kernel/ptrace.c). Without them, and without the host's /proc, a
+    frame is ``[unknown]``.
     """
 
     def __init__(self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> None:
-        self._proc = proc if namespace(proc, "pid") == INITIAL else None
+        self._proc = host_proc(proc)
         self._clock = clock
         self._bucket = TokenBucket(READINGS, BURST, clock())
         self._processes: dict[int, _Process] = {}

@@ -62,7 +62,8 @@ def _summary(snapshot: Snapshot, up: int, wanted: int) -> str:
         if age > OLD:
             ago = "never" if age == float("inf") else f"{age:.0f} s ago"
             tiles.append(_tile(ago, "the kernel's counts were read", "bad"))
-    return f'<section class="tiles">{"".join(tiles)}</section>\n'
+    notice = f"<p><b>Notice</b> {escape(snapshot.notice)}</p>\n" if snapshot.notice else ""
+    return f'<section class="tiles">{"".join(tiles)}</section>\n{notice}'
 
 
 def _samples(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:

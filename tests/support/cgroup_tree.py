@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from kprobe_exporter.identity.cgroups import INITIAL_CGROUPS, TICK, Cgroups
-from kprobe_exporter.identity.threads import INITIAL
+from kprobe_exporter.identity.procfs import INITIAL
 
 SUSPENDED = 7_000_000_000
 """Nanoseconds that the machine was suspended: its time since boot is ahead of the events' clock."""

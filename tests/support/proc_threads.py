@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from kprobe_exporter.identity.threads import INITIAL, Threads
+from kprobe_exporter.identity.procfs import INITIAL
+from kprobe_exporter.identity.threads import Threads
 
 
 class Machine:

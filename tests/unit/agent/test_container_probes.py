@@ -314,7 +314,8 @@ def test_a_probe_that_tripped_follows_again(cluster: Cluster) -> None:
     assert len(machine.enabled()) == 2
 
 
-def test_definitions_of_ended_processes_are_deleted(cluster: Cluster) -> None:
+@pytest.mark.parametrize("proc", ["/proc", "{}/a/place"])
+def test_definitions_of_ended_processes_are_deleted(cluster: Cluster, tmp_path: Path, proc: str) -> None:
     """A definition holds the file system of its file. Others stay retired, to be used again."""
     machine = cluster.start(OPEN, READ)
     assert machine.reload(COUNTED) is None
@@ -324,7 +325,8 @@ def test_definitions_of_ended_processes_are_deleted(cluster: Cluster) -> None:
     ended = subprocess.Popen(["true"])
     for name, pid in ((first, os.getpid()), (second, ended.pid)):
         spec = instance.retired[name]
-        instance.retired[name] = replace(spec, body=f"/proc/{pid}/root{PATH}:0x10")
+        instance.retired[name] = replace(spec, body=f"{proc.format(tmp_path)}/{pid}/root{PATH}:0x10")
+    (tmp_path / f"a/place/{os.getpid()}").mkdir(parents=True)
     ended.wait()
     assert prune(instance, (), lambda: None) is not None
     assert list(instance.retired) == [first]

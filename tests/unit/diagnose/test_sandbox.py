@@ -74,6 +74,20 @@ def test_another_namespace(tmp_path: Path, name: str, links: dict[str, str], fix
     assert fix in (check.fix or "")
 
 
+def test_host_proc_in_another_pid_namespace(tmp_path: Path) -> None:
+    """Wherever it is mounted, it is used, also to compare the network."""
+    host = tmp_path / "host"
+    links = {"proc/self/ns/pid": "pid:[4026532000]", "host/1/ns/net": HOST["proc/1/ns/net"]}
+    files = {
+        "proc/self/mountinfo": f"31 1 0:21 / {host} ro - proc proc rw\n",
+        "host/2/stat": "2 (kthreadd) S 0 0 0 0 -1 2129984 0\n",
+    }
+    checks = look(tmp_path, links, files)
+    seen = f"/proc/self/ns/pid is pid:[4026532000], not the host's; the host's /proc is at {host}"
+    assert (checks["pid_namespace"].state, checks["pid_namespace"].evidence) == ("ok", seen)
+    assert checks["net_namespace"].state == "ok"
+
+
 @pytest.mark.parametrize(
     ("uid_map", "state", "outside"),
     [

@@ -25,7 +25,7 @@ from kprobe_exporter.identity.cgroups import (
     boot_time,
     names,
 )
-from kprobe_exporter.identity.threads import INITIAL
+from kprobe_exporter.identity.procfs import INITIAL
 from tests.support.cgroup_tree import MS, Machine
 
 ID = "0123456789abcdef" * 4

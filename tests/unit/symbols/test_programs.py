@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.elf import functions
-from kprobe_exporter.identity.threads import INITIAL
+from kprobe_exporter.identity.procfs import INITIAL
 from kprobe_exporter.model.stacks import Place
 from kprobe_exporter.symbols import programs
 from kprobe_exporter.symbols.programs import Programs

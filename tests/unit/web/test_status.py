@@ -57,6 +57,12 @@ def lost(**reasons: int) -> Family:
     )
 
 
+def test_notice_about_the_whole_agent() -> None:
+    page = render_status(Snapshot((), (), notice="<x> is unknown"), "/metrics").decode()
+    assert "<b>Notice</b> &lt;x&gt; is unknown" in page
+    assert "Notice" not in page_of(probe())
+
+
 def test_every_probe_has_its_row() -> None:
     page = Page(render_status(SNAPSHOT, "/metrics").decode())
     header, good, bad = (page.cells[i : i + 9] for i in (0, 9, 18))
