@@ -17,7 +17,7 @@ from kprobe_exporter.trace.loops import show_counts, write_objects
 from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.trace.resolve import resolve
-from kprobe_exporter.trace.session import TracedThreads, TraceSession, own_instance, text_specs
+from kprobe_exporter.trace.session import TracedThreads, TraceSession, host_ids, own_instance, text_specs
 from kprobe_exporter.trace.stacks import count_stacks, write_profile
 from kprobe_exporter.trace.text import show_format
 from kprobe_exporter.trace.text import trace as trace_text
@@ -149,8 +149,13 @@ def _trace(
         raise TracefsError("not traced because of the warning: give -F to try it all the same.")
     request = found.request
     held = options.seconds is not None and not (options.as_json or options.count or options.profiles)
-    with own_instance(files, probed_files, held=held, tgid=options.as_json) as (instance, kib):
-        threads = TracedThreads(instance, options.pid, options.tid)
+    with (
+        own_instance(files, probed_files, held=held, tgid=options.as_json) as (instance, kib),
+        host_ids(files, needed=options.each) as ids,
+    ):
+        threads = TracedThreads(instance, options.pid, options.tid, ids)
+        if (one := threads.translated.get(options.tid or options.pid or 0)) is not None:
+            _tell(f"note: events have the host's thread ids, in which {options.tid or options.pid} is {one}.")
         session = TraceSession(instance, kib, threads, out, options.seconds, _warn)
         lost = 0
         if options.as_json or options.count or options.profiles:

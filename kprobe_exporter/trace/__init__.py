@@ -2,6 +2,6 @@
 
 Takes a definition or an attach string. Gives lines of text, JSON objects, a table of counts, or the YAML
 that does the same; and counted stacks.
-May import aggregate, config, elf, errors, export/stacks, grammar, labels, model, plan, probing, service,
-source, symbols, tracefs and util.
+May import aggregate, config, elf, errors, export/stacks, grammar, identity, labels, model, plan, probing,
+service, source, symbols, tracefs and util.
 """

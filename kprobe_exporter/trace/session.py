@@ -1,6 +1,6 @@
 """A trace: its own trace instance in the kernel, the threads that it is limited to, and its events."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from kprobe_exporter.elf import locate_usdt
 from kprobe_exporter.errors import StartError, UsageError
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind
 from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.identity.procfs import INITIAL, namespace
 from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel
@@ -22,6 +23,7 @@ from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import acquire_for_trace, remove_dead_traces
+from kprobe_exporter.tracefs.thread_ids import HostIds
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 LIVE_BUFFER = Settings().buffer_size
@@ -40,15 +42,22 @@ FILES = {ProbeKind.KPROBE: "kprobe_events", ProbeKind.UPROBE: "uprobe_events"}
 class TracedThreads:
     """The threads that the instance records: one, or those of a process; ``look`` adds new ones.
 
-    They are in set_event_pid, which the kernel applies to every event of the instance before its filter.
+    They are in set_event_pid, which the kernel applies to every event of the instance before its filter. It
+    takes the host's ids; ``host_ids`` translates those of another PID namespace into them.
     """
 
     def __init__(
-        self, instance: Instance, pid: int | None, tid: int | None, proc: Path = Path("/proc")
+        self,
+        instance: Instance,
+        pid: int | None,
+        tid: int | None,
+        host_ids: HostIds | None = None,
+        proc: Path = Path("/proc"),
     ) -> None:
         """Raises StartError if there is no such process or thread."""
-        self._instance, self._pid, self._proc = instance, pid, proc
+        self._instance, self._pid, self._host_ids, self._proc = instance, pid, host_ids, proc
         self._known: set[int] = set()
+        self.translated: dict[int, int] = {}
         if tid is not None:
             if not (proc / str(tid)).exists():
                 raise StartError(f"there is no thread {tid}.")
@@ -69,7 +78,12 @@ class TracedThreads:
         self._add(set(map(int, names)) - self._known)
 
     def _add(self, tids: set[int]) -> None:
-        words = [str(tid) for tid in sorted(tids)]
+        ids: Iterable[int] = tids
+        if self._host_ids is not None and tids:
+            found = self._host_ids.of(tids)
+            self.translated |= found
+            ids = found.values()
+        words = [str(tid) for tid in sorted(ids)]
         for at in range(0, len(words), MOST_TIDS):
             self._instance.write("set_event_pid", " ".join(words[at : at + MOST_TIDS]) + "\n")
         self._known |= tids
@@ -107,6 +121,20 @@ def own_instance(
         instance.exclude_own_thread()  # the only one: a trace starts none
         instance.write("trace_clock", "mono")  # wipes the marker that told this thread's id
         yield instance, kib
+
+
+@contextmanager
+def host_ids(files: Tracefs, *, needed: bool) -> Iterator[HostIds | None]:
+    """Yield the translation of thread ids in another PID namespace than the host's; None if none is needed.
+
+    It has an instance of its own, because that of the trace does not record this process. Raises
+    TracefsError.
+    """
+    if not needed or namespace(Path("/proc"), "pid") == INITIAL:
+        yield None
+        return
+    with acquire_for_trace(files) as instance:
+        yield HostIds(instance)
 
 
 def text_specs(

@@ -14,6 +14,7 @@ from kprobe_exporter.config.values import Probe, Stacks
 from kprobe_exporter.errors import TracefsError, one_line
 from kprobe_exporter.export.stacks.flame_graph import flame_graph
 from kprobe_exporter.export.stacks.folded import folded
+from kprobe_exporter.identity.procfs import HOST_IDS, host_proc
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.trace.capture import Capture, collected
@@ -37,6 +38,10 @@ def count_stacks(
     """
     attached = [attach for probe in probes for attach in probe.attach]
     user = user or all(one.target.kind.in_file for attach in attached for one in attach.single)
+    if user and host_proc() is None:
+        session.warn(
+            f"functions of programs stay unknown because this PID namespace is not the host's. {HOST_IDS}."
+        )
     stacks = Stacks("duration" if any(one.end is not None for one in attached) else None, MOST, user)
     counts = StackCounts(title, stacks.weigh, stacks.most, SeriesLimits(1, 1, ttl=0), user=user)
     programs = ProgramStacks(Programs)

@@ -161,18 +161,24 @@ class Instance:
         line back. Nothing else is recorded yet, so reading loses no events.
         """
         nonce, lines = uuid.uuid4().hex, b""
-        pipe = self.open_pipe()
         try:
             self.write("trace_marker", nonce)
+            lines = self.read_pipe()
+        except OSError as error:
+            log.debug("no marker in %s: %s", self.path, error)
+        found = re.search(MARKER_LINE % nonce.encode(), lines)
+        return int(found[1]) if found else os.getpid()
+
+    def read_pipe(self) -> bytes:
+        """Return the text of all unread events, and remove them. Raises TracefsError or OSError."""
+        lines, pipe = b"", self.open_pipe()
+        try:
             with suppress(BlockingIOError):
                 while more := os.read(pipe, 65536):
                     lines += more
-        except OSError as error:
-            log.debug("no marker in %s: %s", self.path, error)
         finally:
             os.close(pipe)
-        found = re.search(MARKER_LINE % nonce.encode(), lines)
-        return int(found[1]) if found else os.getpid()
+        return lines
 
     def marker_seconds(self) -> float | None:
         """Return the seconds of an event that a write to ``trace_marker`` makes, None if they are unknown.

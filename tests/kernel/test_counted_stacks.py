@@ -253,11 +253,10 @@ probes:
 @pytest.mark.parametrize("of_thread", [True, False])
 def test_a_trace(trace: StartTrace, tmp_path: Path, *, of_thread: bool) -> None:
     """Of one thread each stack is recorded; those that pass a filter the kernel counts, where it can."""
-    tid = str(kernel_tid())
     svg = tmp_path / "flame.svg"
-    words = ["signal:signal_generate"] + ([] if of_thread else [f"common_pid == {tid}"])
+    words = ["signal:signal_generate"] + ([] if of_thread else [f"common_pid == {kernel_tid()}"])
     if of_thread:
-        words += ["-L", tid]
+        words += ["-L", str(threading.get_native_id())]
     running = trace("--folded", "--flame", str(svg), *words)
     eventually(lambda: _counts_stacks(running.instance), 30)
     signals()

@@ -2,11 +2,15 @@
 
 import re
 import threading
+import uuid
 from pathlib import Path
 
 from tests.support.private_tracefs import TRACEFS
 
 FIRST = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+
+HOST_PROC = "KPROBE_EXPORTER_HOST_PROC"
+"""The variable with the place of the host's /proc, in a PID namespace that the harness made."""
 
 
 def in_the_first_namespace() -> bool:
@@ -19,7 +23,7 @@ def kernel_tid() -> int:
     own = threading.get_native_id()
     if in_the_first_namespace():
         return own
-    instance = TRACEFS / "instances" / f"kp_ids_{own}"
+    instance = TRACEFS / "instances" / f"kp_ids_{uuid.uuid4().hex}"
     instance.mkdir()
     try:
         (instance / "trace_marker").write_text("here")

@@ -31,7 +31,7 @@ def start(proc: Path, pid: int, *tids: int) -> None:
 
 def test_a_process_with_later_threads(tmp_path: Path, instance: Instance, told: Written) -> None:
     start(tmp_path, 7, 7, 8)
-    threads = TracedThreads(instance, 7, None, tmp_path)
+    threads = TracedThreads(instance, 7, None, proc=tmp_path)
     threads.look()
     start(tmp_path, 7, 9)
     threads.look()
@@ -40,7 +40,7 @@ def test_a_process_with_later_threads(tmp_path: Path, instance: Instance, told: 
 
 def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: Written) -> None:
     start(tmp_path, 7, 7)
-    threads = TracedThreads(instance, 7, None, tmp_path)
+    threads = TracedThreads(instance, 7, None, proc=tmp_path)
     (tmp_path / "7/task/7").rmdir()
     (tmp_path / "7/task").rmdir()
     threads.look()
@@ -49,7 +49,7 @@ def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: Written) 
 
 def test_a_thread(tmp_path: Path, instance: Instance, told: Written) -> None:
     (tmp_path / "8").mkdir()  # a listing of /proc does not show a thread
-    threads = TracedThreads(instance, None, 8, tmp_path)
+    threads = TracedThreads(instance, None, 8, proc=tmp_path)
     threads.look()
     assert told == [("set_event_pid", "8\n")]
 
@@ -59,13 +59,13 @@ def test_without_a_traced_thread(
     tmp_path: Path, instance: Instance, told: Written, pid: int | None, tid: int | None, what: str
 ) -> None:
     with pytest.raises(StartError, match=f"there is no {what}"):
-        TracedThreads(instance, pid, tid, tmp_path)
+        TracedThreads(instance, pid, tid, proc=tmp_path)
     assert told == []
 
 
 def test_all_are_told_in_a_few_writes(tmp_path: Path, instance: Instance, told: Written) -> None:
     start(tmp_path, 7, *range(1, 2 * MOST_TIDS + 2))
-    TracedThreads(instance, 7, None, tmp_path)
+    TracedThreads(instance, 7, None, proc=tmp_path)
     numbers = [[int(word) for word in text.split()] for _, text in told]
     assert [len(part) for part in numbers] == [MOST_TIDS, MOST_TIDS, 1]
     assert [number for part in numbers for number in part] == [*range(1, 2 * MOST_TIDS + 2)]
