@@ -5,8 +5,8 @@ mounted, and no suite leaves a mount behind.
 
 `@pytest.mark.needs("kprobe_events")` skips a test if the kernel has neither a file of that name below its
 tracefs nor that word in the README there. `needs("initial_pid_namespace")` skips a test where the thread ids
-of events differ from those of getpid(2). The harness (tests/vm) knows what each kernel under test lacks: any
-other skip there is a failure.
+of events differ from those of getpid(2), and `needs("host_proc")` where no /proc has them. The harness
+(tests/vm) knows what each kernel under test lacks: any other skip there is a failure.
 """
 
 import logging
@@ -21,7 +21,7 @@ from pathlib import Path
 import hypothesis  # noqa: F401
 import pytest
 
-from tests.support.kernel_ids import in_the_first_namespace
+from tests.support.kernel_ids import HOST_PROC, in_the_first_namespace
 from tests.support.private_tracefs import TRACEFS, provide
 from tests.vm.kernels import SYMBOLS
 
@@ -64,10 +64,12 @@ def needs_tracefs() -> None:
 
 
 def has(feature: str) -> bool:
-    """Whether tracefs has this file, or its README this word; or the kernel this symbol, or if the PID
-    namespace is the first."""
+    """Whether tracefs has this file, or its README this word; or the kernel this symbol; or whether the PID
+    namespace is the first, or the host's /proc is mounted."""
     if feature == "initial_pid_namespace":
         return in_the_first_namespace()
+    if feature == "host_proc":
+        return in_the_first_namespace() or HOST_PROC in os.environ
     if feature in SYMBOLS:
         return f" {feature}\n" in Path("/proc/kallsyms").read_text()
     readme = TRACEFS / "README"

@@ -9,7 +9,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.compiling import compiled
 from tests.support.patience import eventually
 
-pytestmark = pytest.mark.needs("uprobe_events")
+pytestmark = pytest.mark.needs("uprobe_events", "host_proc")
 
 LIBRARY = '__attribute__((noinline)) int thrice(int n) { __asm__(""); return 3 * n; }'
 PROGRAM = """

@@ -18,7 +18,7 @@ from tests.support.containers import container_id
 from tests.support.mounts import mounted
 from tests.support.patience import eventually
 
-pytestmark = pytest.mark.needs("uprobe_events")
+pytestmark = pytest.mark.needs("uprobe_events", "host_proc")
 
 PATH = "/usr/bin/twice"
 CAP_SYS_PTRACE = 19

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.support import npm, receivers
+from tests.support.kernel_ids import HOST_PROC, in_the_first_namespace
 from tests.support.patience import patience
 from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
@@ -57,7 +58,23 @@ HOST_SUITES = {
         "tests/release/test_deb.py::test_a_purge_leaves_the_disk_clean",
     ),
     "host-kernel": ("tests/kernel", "--events=1000000"),
+    "pid-namespace": (
+        "tests/kernel/test_callers.py",
+        "tests/kernel/test_container_programs.py",
+        "tests/kernel/test_counted_stacks.py",
+        "tests/kernel/test_counts.py",
+        "tests/kernel/test_otlp.py",
+        "tests/kernel/test_pid_namespace.py",
+        "tests/kernel/test_symbols.py",
+        "tests/kernel/test_thread_ends.py",
+        "tests/kernel/test_trace_end.py",
+        "tests/kernel/test_trace_records.py",
+        "tests/kernel/test_trace_text.py",
+        "tests/kernel/test_uprobes.py",
+    ),
 }
+APART = """mount --bind /proc "$0" && exec unshare --pid --fork --kill-child --mount-proc -- "$@" """
+"""A PID namespace with the host's /proc at another place, as in a container."""
 IN_A_VM = "tests/deploy/test_image.py::test_on_a_kernel_with_kprobes"
 REQUESTED_SUITES = {"dist": ("tests/release", IN_A_VM)}
 """The suites of this machine that run only if they are named."""
@@ -153,9 +170,14 @@ def host_suite(name: str, stop: threading.Event) -> Result:
     with _directory(name) as directory:
         left_out = () if name in REQUESTED_SUITES else (IN_A_VM,)
         command = _pytest({**HOST_SUITES, **REQUESTED_SUITES}[name], directory, left_out)
-        child = Child(
-            name, command, directory / "log", LIMIT, boot.environment(), stop, stall=patience(STALL)
-        )
+        environment = boot.environment()
+        if name == "pid-namespace" and os.geteuid() == 0:
+            place = directory / "host_proc"
+            place.mkdir(exist_ok=True)
+            command = ["unshare", "--mount", "sh", "-c", APART, str(place), *command]
+            if in_the_first_namespace():
+                environment[HOST_PROC] = str(place)
+        child = Child(name, command, directory / "log", LIMIT, environment, stop, stall=patience(STALL))
         return judge(name, child.run(), directory / "junit.xml", excused)
 
 
