@@ -115,7 +115,10 @@ class OtlpModel(Strict):
     headers: Headers | None = None
     """NAME to value, sent with every request, as `authorization: "Bearer ${OTLP_TOKEN}"`."""
     timeout: Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=3600), _DURATION] | None = None
-    """How long a request may take as a whole, with its repetitions, as `10s`."""
+    """How long the collector may take to answer a request, as `10s`."""
+    retry: Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86400), _DURATION] = 300.0
+    """How long log records and spans are sent again to a collector that is away or busy, as `5m`. With `0`
+    a batch is lost if it was not accepted within `timeout`."""
     compression: Compression | None = None
     """`gzip` or `none`."""
     certificate: File | None = None
@@ -125,7 +128,8 @@ class OtlpModel(Strict):
     client_key: File | None = None
     """The key of that certificate (PEM)."""
     queue: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """How many log records may wait to be sent, and how many spans; more are dropped and counted."""
+    """How many log records may wait to be sent, and how many spans, with 4 KiB of memory for each on average;
+    more are dropped and counted."""
     max_per_second: Rate = 2000.0
     """The most log records and spans that are sent per second, for all probes together."""
     metrics: PushModel | None = None

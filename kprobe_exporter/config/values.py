@@ -161,8 +161,8 @@ class Export(NamedTuple):
 class Otlp:
     """Where OpenTelemetry's signals go. A setting that is None uses the OTEL_EXPORTER_OTLP_* environment.
 
-    The fields of ``OtlpModel`` describe them. ``timeout`` is in seconds. ``metrics`` is the interval in
-    seconds at which they are pushed, None for never. ``repr()`` omits strings that may be secrets.
+    The fields of ``OtlpModel`` describe them. ``timeout``, ``retry`` and ``metrics`` are in seconds; the last
+    is the interval at which they are pushed, None for never. ``repr()`` omits strings that may be secrets.
     """
 
     endpoint: str | None = field(default=None, repr=False)
@@ -173,6 +173,7 @@ class Otlp:
     certificate: str | None = field(default=None, repr=False)
     client_certificate: str | None = field(default=None, repr=False)
     client_key: str | None = field(default=None, repr=False)
+    retry: float = 300.0
     queue: int = 10_000
     max_per_second: float = 2000.0
     metrics: float | None = None

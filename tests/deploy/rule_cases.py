@@ -217,14 +217,17 @@ CASES = (
     ),
     Case(
         "KprobeOtlpFailing",
-        {'kprobe_exporter_otlp_failed_total{signal="traces"}': "0+30x60"},
-        at=16,
+        # The collector is away: every six minutes a batch is lost.
+        {'kprobe_exporter_otlp_failed_total{signal="traces"}': "0x5 512x5 1024x5 1536x5 2048x60"},
+        at=21,
         labels={"signal": "traces"},
-        values={'$value | printf "%.1f"': "0.5"},
+        values={'$value | printf "%.1f"': "1.7"},
         quiet=(
             Quiet({'kprobe_exporter_otlp_failed_total{signal="traces"}': "8x60"}),
-            # The collector was away for ten minutes.
-            Quiet({'kprobe_exporter_otlp_failed_total{signal="traces"}': "0+30x10 300x60"}, (15, 16, 17, 30)),
+            # The collector refused all for four minutes.
+            Quiet({'kprobe_exporter_otlp_failed_total{signal="traces"}': "0+30x4 120x60"}, (15, 16, 17, 30)),
+            # It was away for ten minutes: a batch is lost after five of them, and another one after ten.
+            Quiet({'kprobe_exporter_otlp_failed_total{signal="traces"}': "0x4 9x4 18x60"}, (19, 20, 21, 30)),
         ),
     ),
     Case(

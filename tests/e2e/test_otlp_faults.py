@@ -10,6 +10,7 @@ from typing import Any, Literal
 import grpc
 import pytest
 
+from kprobe_exporter.export.otlp import retry as retry_module
 from kprobe_exporter.export.otlp.channel import BATCH, Channel
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import Transport
@@ -34,9 +35,14 @@ def connected(endpoint: str, protocol: Any, timeout: float = 5, **more: Any) -> 
 
 @contextmanager
 def sending(
-    seen: Collector, protocol: Any, timeout: float = 5, capacity: int = 10_000, linger: float = 0.05
+    seen: Collector,
+    protocol: Any,
+    timeout: float = 5,
+    capacity: int = 10_000,
+    linger: float = 0.05,
+    retry: float = 0,
 ) -> Iterator[Channel[int]]:
-    transport = connect_traces(OtlpSettings(seen.endpoint, protocol, timeout=patience(timeout)))
+    transport = connect_traces(OtlpSettings(seen.endpoint, protocol, timeout=patience(timeout), retry=retry))
     channel: Channel[int] = Channel("traces", span, transport, capacity, linger=linger)
     channel.start()
     try:
@@ -201,6 +207,37 @@ def test_a_passing_trouble_costs_nothing(protocol: str, fault: Fault, pause: flo
         assert pause <= second - first < patience(pause + 1)
 
 
+AWAY = [
+    (HTTP, Fault(status=503)),
+    (HTTP, Fault(status=429, retry_after=0.5)),
+    (HTTP, Fault(reset=True)),
+    (HTTP, Fault(hang=True)),
+    (HTTP, Fault(drip=b"HTTP/1.1 200 O")),
+    (GRPC, Fault(code=grpc.StatusCode.UNAVAILABLE)),
+    (GRPC, Fault(code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after=0.5)),
+    (GRPC, Fault(hang=True)),
+]
+
+
+@pytest.mark.parametrize(("protocol", "fault"), AWAY)
+def test_a_batch_is_sent_again_for_longer_than_its_timeout(
+    protocol: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The items after it wait. A collector that does not answer gets empty requests until it does."""
+    monkeypatch.setattr(retry_module, "FIRST_BACKOFF", 0.1)
+    with (
+        collector(protocol, *[fault] * 3, OK) as seen,
+        sending(seen, protocol, 0.3, capacity=2 * BATCH, linger=LINGER, retry=60) as channel,
+    ):
+        emit(channel, range(1, BATCH + 1))
+        eventually(lambda: seen.times)
+        emit(channel, range(BATCH + 1, 2 * BATCH + 1))
+        assert settled(channel, 2 * BATCH) == (2 * BATCH, 0, 0)
+        assert seen.taken == list(range(1, 2 * BATCH + 1))
+        again = [0, 0, 0, BATCH] if fault.hang or fault.drip else [BATCH] * 3
+        assert seen.sizes == [BATCH, *again, BATCH]
+
+
 @pytest.mark.parametrize(
     ("protocol", "fault"),
     [
@@ -217,6 +254,22 @@ def test_a_collector_that_asks_for_silence_gets_it(protocol: str, fault: Fault) 
         emit(channel, range(1, 101))
         assert close(channel, 0.2, BATCH + 100) == (0, 100, BATCH)
         assert len(seen.times) == sent
+
+
+@BOTH
+def test_closing_does_not_wait_for_a_silence(protocol: str) -> None:
+    """A batch that waits for the end of the silence that the collector asked for is not sent before it."""
+    fault = Fault(status=429, code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after=3600)
+    with (
+        collector(protocol, fault) as seen,
+        sending(seen, protocol, timeout=1, linger=LINGER, retry=60) as channel,
+    ):
+        emit(channel, range(1, BATCH + 1))
+        eventually(lambda: seen.times and channel._sender.pause() > 0)
+        emit(channel, range(1, 101))
+        with within(5):
+            assert close(channel, 10, BATCH + 100) == (0, 100, BATCH)
+        assert len(seen.times) == 1
 
 
 @BOTH
@@ -271,8 +324,9 @@ def test_a_queue_that_is_full(protocol: str) -> None:
 
 
 @BOTH
-def test_closing_does_not_wait_for_the_next_attempt(protocol: str) -> None:
-    with collector(protocol) as seen, sending(seen, protocol, timeout=60) as channel:
+@pytest.mark.parametrize("retry", [0, 300])
+def test_closing_does_not_wait_for_the_next_attempt(protocol: str, retry: float) -> None:
+    with collector(protocol) as seen, sending(seen, protocol, timeout=60, retry=retry) as channel:
         emit(channel, range(1, 1001))
         with within(5):
             assert close(channel, 10, 1000) == (0, 0, 1000)

@@ -51,7 +51,8 @@ ONLY_SCRAPED = re.compile("process_|python_|kprobe_exporter_scrape_")
 class Case(NamedTuple):
     """A collector's faults, what the agent's log says of them, and the exact set of the items' fates.
 
-    ``timeout`` is the time that the collector has to answer, ``queue`` the number of items that may wait.
+    ``timeout`` is the time that the collector has to answer, ``queue`` the number of items that may wait, and
+    ``retry`` the time for which a batch is sent again, 0 for the timeout.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Case(NamedTuple):
     fates: set[str]
     timeout: str = "30s"
     queue: int = 10_000
+    retry: str = "5m"
 
 
 def calls() -> None:
@@ -87,6 +89,7 @@ def configuration(threads: list[Child], there: Apart, case: Case) -> str:
         "protocol": case.protocol,
         "timeout": case.timeout,
         "queue": case.queue,
+        "retry": case.retry,
         "max_per_second": 1_000_000,
         "metrics": {"interval": "1s"},
     }
@@ -171,10 +174,13 @@ def ends_well(agent: AgentProcess) -> None:
     assert all(re.match(r"\S+Z (INFO|WARNING) ", line) for line in lines), agent.output()
     for name in ("logs", "traces", "metrics"):
         assert sum(f" {name} were not taken by the collector at " in line for line in lines) <= 1
+        assert sum(f" {name} wait for the collector at " in line for line in lines) <= 1
         assert sum(f" {name} are taken again" in line for line in lines) <= 1
+    assert sum(" are lost: " in line for line in lines) <= 1
     assert len(lines) <= 12
 
 
+HANG = (Fault(hang=True),)
 DRIPS = (Fault(drip=b"HTTP/1.1 200 O"),)
 REFUSALS = tuple(Fault(status=status) for status in (400, 401, 404))
 CODES = tuple(
@@ -187,25 +193,27 @@ CODES = tuple(
 )
 LATER = Fault(status=429, code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after=1)
 CASES = [
-    Case("down", HTTP, (), "Connection refused", {FAILED}, "1s"),
-    Case("down", GRPC, (), "UNAVAILABLE", {FAILED}, "1s"),
-    Case("slow", HTTP, (Fault(hang=True),), "no answer|timed out", {DROPPED, FAILED}, "1s", queue=200),
-    Case("slow", GRPC, (Fault(hang=True),), "DEADLINE_EXCEEDED", {DROPPED, FAILED}, "1s", queue=200),
-    Case("drips", HTTP, DRIPS, "no answer", {DROPPED, FAILED}, "1s", queue=200),
+    Case("down", HTTP, (), "Connection refused", {FAILED}, "1s", retry="0s"),
+    Case("down", GRPC, (), "UNAVAILABLE", {FAILED}, "1s", retry="0s"),
+    Case("slow", HTTP, HANG, "no answer|timed out", {DROPPED, FAILED}, "1s", queue=200, retry="0s"),
+    Case("slow", GRPC, HANG, "DEADLINE_EXCEEDED", {DROPPED, FAILED}, "1s", queue=200, retry="0s"),
+    Case("drips", HTTP, DRIPS, "no answer", {DROPPED, FAILED}, "1s", queue=200, retry="0s"),
     Case("refuses", HTTP, REFUSALS, "the collector answered 400 Bad Request: said why", {FAILED}),
     Case("refuses", GRPC, CODES, "INVALID_ARGUMENT: said why", {FAILED}),
     Case("throttles", HTTP, (LATER, OK), "", {EXPORTED}),
     Case("throttles", GRPC, (LATER, OK), "", {EXPORTED}),
-    Case("resets", HTTP, (Fault(reset=True),), "reset|closed connection", {FAILED}, "1s"),
-    Case("resets", GRPC, (Fault(reset=True),), "UNAVAILABLE", {FAILED}, "1s"),
+    Case("resets", HTTP, (Fault(reset=True),), "reset|closed connection", {FAILED}, "1s", retry="0s"),
+    Case("resets", GRPC, (Fault(reset=True),), "UNAVAILABLE", {FAILED}, "1s", retry="0s"),
     Case("rejects a part", HTTP, (Fault(rejected=7),), "no room", {EXPORTED, FAILED}),
     Case("rejects a part", GRPC, (Fault(rejected=7),), "no room", {EXPORTED, FAILED}),
 ]
 HANGS = [
-    Case("hangs", HTTP, (Fault(hang=True),), "", set(), "60s"),
-    Case("hangs", GRPC, (Fault(hang=True),), "", set(), "60s"),
+    Case("hangs", HTTP, HANG, "", set(), "60s"),
+    Case("hangs", GRPC, HANG, "", set(), "60s"),
     Case("drips", HTTP, DRIPS, "", set(), "60s"),
     Case("wants silence", HTTP, (Fault(status=429, retry_after=3600),), "", set(), "60s"),
+    Case("busy", HTTP, (Fault(status=503),), "", set(), "1s"),
+    Case("busy", GRPC, (Fault(code=grpc.StatusCode.UNAVAILABLE),), "", set(), "1s"),
 ]
 
 
@@ -243,9 +251,11 @@ def test_what_a_collector_does(start_agent: StartAgent, case: Case) -> None:
 
 @pytest.mark.parametrize("case", HANGS, ids=label)
 def test_the_end_does_not_wait_for_a_collector(start_agent: StartAgent, case: Case) -> None:
-    """An agent ends in time while requests of all three signals are under way and more items wait."""
+    """An agent ends in time while requests of all signals are under way, and counts the items that wait."""
     with children([calls]) as threads, collector_apart(case.protocol, *case.faults) as there:
         agent = start_agent(configuration(threads, there, case))
         threads[0].work()
         eventually(lambda: there.saw().requests >= 3)
+        agent.scrape_until(lambda metrics: all(seen(metrics, probe) == CALLS for probe in SIGNALS))
         ends_well(agent)
+        assert f"{CALLS} logs and {CALLS} traces are lost: " in agent.output()

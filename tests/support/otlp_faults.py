@@ -68,8 +68,8 @@ class Collector:
     """What a faulty collector got. Each signal goes through the list of faults, and repeats the last one.
 
     ``taken`` are the ids of the spans in the requests that it accepted. ``size`` counts, by signal, what it
-    accepted without what it rejected: spans, log records or data points. ``headers`` holds those of each
-    request, with names in lower case.
+    accepted without what it rejected: spans, log records or data points. ``sizes`` and ``headers`` hold those
+    of each request, accepted or not, with names in lower case.
     """
 
     def __init__(self, faults: Sequence[Fault]) -> None:
@@ -78,14 +78,16 @@ class Collector:
         self.times: list[float] = []
         self.taken: list[int] = []
         self.size: Counter[str] = Counter()
+        self.sizes: list[int] = []
         self.headers: list[dict[str, str]] = []
         self._faults = {signal: list(faults) for signal in SERVICES}
         self._lock = threading.Lock()
 
-    def next(self, signal: str = "traces", headers: Mapping[str, str] | None = None) -> Fault:
+    def next(self, signal: str = "traces", headers: Mapping[str, str] | None = None, size: int = 0) -> Fault:
         """Record a request, and return the fault to answer it with."""
         with self._lock:
             self.times.append(time.monotonic())
+            self.sizes.append(size)
             self.headers.append({name.lower(): value for name, value in (headers or {}).items()})
             faults = self._faults[signal]
             return faults.pop(0) if len(faults) > 1 else faults[0]
@@ -157,7 +159,8 @@ def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
                 body = gzip.decompress(body)
             signal = self.path.rpartition("/")[2]
             service = SERVICES[signal]
-            fault = seen.next(signal, dict(self.headers.items()))
+            request = service.request.FromString(body)
+            fault = seen.next(signal, dict(self.headers.items()), service.size(request))
             if fault.hang:
                 seen.over.wait()
             if fault.drip is not None:
@@ -171,7 +174,7 @@ def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
                 self.close_connection = True
                 return
             if fault.status is None:
-                seen.take(signal, service.request.FromString(body), fault.rejected)
+                seen.take(signal, request, fault.rejected)
             answer = fault.body
             if answer is None:
                 told = Status(message="said why") if fault.status else service.partial(fault.rejected)
@@ -217,7 +220,7 @@ def _grpc(seen: Collector, pair: Pair | None) -> Iterator[None]:
     def server_of(signal: str, service: Service) -> Any:
         class Servicer:
             def Export(self, request: Any, context: Any) -> Any:
-                fault = seen.next(signal, dict(context.invocation_metadata()))
+                fault = seen.next(signal, dict(context.invocation_metadata()), service.size(request))
                 if fault.hang:
                     seen.over.wait()
                 if fault.code is not None:

@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 BATCH = 512
 """Items of one batch, at most."""
 
+ITEM_BYTES = 4096
+"""Bytes of memory that a queue may take for each item of its capacity."""
+
 LINGER = 1.0
 """Seconds that an item waits for its batch to fill."""
 
@@ -80,14 +83,15 @@ class SendingThread(ABC):
         with self._lock:
             return self._counts
 
-    def close(self, timeout: float) -> None:
-        """Send what there is for at most ``timeout`` seconds; then drop the rest.
+    def close(self, timeout: float) -> int:
+        """Send what there is for at most ``timeout`` seconds; then drop the rest. Return how many were lost.
 
         Each batch is tried only once. A request that has no answer by then counts as failed.
         """
         with self._lock:
             if self._closed.is_set():
-                return
+                return 0
+            before = self._counts
             self._deadline = self._clock() + timeout
             self._closed.set()
         self._sender.stop(timeout)
@@ -97,7 +101,9 @@ class SendingThread(ABC):
         with self._lock:
             self._ended = True
             self._counts = self._counts.plus(dropped=self._discard(), failed=self._under_way)
+            lost = sum(self._counts[1:]) - sum(before[1:])
         self._sender.close()
+        return lost
 
     @abstractmethod
     def _run(self) -> None:
@@ -126,7 +132,8 @@ class Channel(SendingThread, Generic[Item]):
 
     ``_lock`` guards the queue too, so ``put``, which any thread may call, does not wait for a collector. Only
     the channel's own thread calls ``build``, which converts an item to what is sent, and ``arrived``, with
-    each batch that was accepted in full: a collector names no rejected items.
+    each batch that was accepted in full: a collector names no rejected items. ``memory`` returns the bytes
+    that an item takes in the queue, which is full with ``capacity`` items or ITEM_BYTES times as many bytes.
     """
 
     def __init__(
@@ -137,23 +144,29 @@ class Channel(SendingThread, Generic[Item]):
         capacity: int,
         linger: float = LINGER,
         arrived: Callable[[Sequence[Item]], object] = lambda _: None,
+        memory: Callable[[Item], int] = lambda _: 0,
     ) -> None:
         super().__init__(name, sender)
         self._build = build
         self._capacity = capacity
         self._linger = linger
         self._arrived = arrived
-        self._queue: deque[Item] = deque()
+        self._memory = memory
+        self._queue: deque[tuple[Item, int]] = deque()
+        self._bytes = 0  # of the items in the queue
         self._wanted = 1  # the length of the queue at which put() wakes the thread
 
     def put(self, item: Item) -> bool:
         """Queue an item. If the queue is full or the channel is closed, drop it and return False."""
+        size = self._memory(item)
         with self._lock:
             waiting = len(self._queue)
-            if waiting >= self._capacity or self._closed.is_set():
+            room = self._capacity * ITEM_BYTES - self._bytes
+            if waiting >= self._capacity or (waiting and size > room) or self._closed.is_set():
                 self._counts = self._counts.plus(dropped=1)
                 return False
-            self._queue.append(item)
+            self._queue.append((item, size))
+            self._bytes += size
         # To set it again takes longer than all of the rest.
         if waiting + 1 >= self._wanted and not self._wake.is_set():
             self._wake.set()
@@ -167,8 +180,10 @@ class Channel(SendingThread, Generic[Item]):
     def _run(self) -> None:
         while self._gather():
             with self._lock:
-                batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-                self._under_way = len(batch)
+                taken_out = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+                self._bytes -= sum(size for _, size in taken_out)
+                self._under_way = len(taken_out)
+            batch = [item for item, _ in taken_out]
             taken = self._send(batch)
             if not self._settle(taken):
                 return

@@ -75,9 +75,10 @@ class GrpcClient:
         if request.ByteSize() > MAX_REQUEST:
             raise ValueError("servers accept no request of this size")
 
-        def once(left: float) -> RequestOutcome:
+        def once(left: float, empty: bool) -> RequestOutcome:
+            sent = type(request)() if empty else request
             try:
-                response = self._export(request, metadata=metadata, timeout=left)
+                response = self._export(sent, metadata=metadata, timeout=left)
             except grpc.RpcError as error:
                 return _refusal(error)
             return accepted(response)
@@ -92,7 +93,8 @@ def _refusal(error: Any) -> RequestOutcome:
     after = _retry_delay(dict(error.trailing_metadata() or ()))
     asked = code is grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None
     reason = f"{code.name}: {details}" if details else code.name
-    return RequestOutcome(False, reason, retry=asked or code.name in RETRYABLE, after=after)
+    late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+    return RequestOutcome(False, reason, 0, asked or code.name in RETRYABLE, after, unanswered=late)
 
 
 def _retry_delay(trailers: Mapping[str, str | bytes]) -> float | None:

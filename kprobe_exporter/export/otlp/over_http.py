@@ -5,6 +5,7 @@ The exporters alone treat a redirect and a partial success as a success
 """
 
 import math
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,7 +22,15 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from kprobe_exporter.export.otlp.deadline import Connections, Deadline
-from kprobe_exporter.export.otlp.retry import TIMED_OUT, NotTaken, RequestOutcome, Retries, accepted, root_of
+from kprobe_exporter.export.otlp.retry import (
+    TIMED_OUT,
+    NotTaken,
+    RequestOutcome,
+    Retries,
+    accepted,
+    cause_of,
+    root_of,
+)
 from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal
 
 
@@ -94,20 +103,29 @@ class Session(requests.Session):
             options["verify"] = self.verify  # requests would prefer REQUESTS_CA_BUNDLE
         response = requests.Response()
 
-        def once(left: float) -> RequestOutcome:
+        without_items = request.copy()
+        without_items.body = b""
+        without_items.headers["content-length"] = "0"
+        without_items.headers.pop("content-encoding", None)
+
+        def once(left: float, sent: requests.PreparedRequest) -> RequestOutcome:
             nonlocal response
             try:
-                with requests.Session.send(self, request, timeout=left, **options) as response:
+                with requests.Session.send(self, sent, timeout=left, **options) as response:
                     # A connection that was shut down ends a status line and headers like any others.
                     return TIMED_OUT if self._deadline.is_over else self._answer(response)
             except requests.RequestException as error:
-                if self._deadline.is_over:
+                if self._deadline.is_over or isinstance(error, requests.ReadTimeout):
                     return TIMED_OUT
                 broken = isinstance(error, (requests.ConnectionError, requests.Timeout))
                 of_tls = isinstance(error, requests.exceptions.SSLError)
+                of_tls = of_tls and not isinstance(cause_of(error), ssl.SSLEOFError)
                 return RequestOutcome(False, root_of(error), retry=broken and not of_tls)
 
-        if not self._attempts.run(lambda left: self._deadline.run(lambda: once(left), left), timeout):
+        def attempt(left: float, empty: bool) -> RequestOutcome:
+            return self._deadline.run(lambda: once(left, without_items if empty else request), left)
+
+        if not self._attempts.run(attempt, timeout):
             raise NotTaken
         return response
 

@@ -1,4 +1,4 @@
-"""Sends one request with retries and pauses, within a bounded time and until it is stopped."""
+"""Sends one request with retries and pauses, until it is accepted, refused, too old or stopped."""
 
 import random
 import threading
@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 MAX_PAUSE = 300.0
 """Seconds: the longest pause that a collector can request."""
 
+FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0
+"""Seconds of our own pauses, which double. OTLP requires jitter, so that agents retry at different times."""
+
 
 class RequestOutcome(NamedTuple):
     """The outcome of one request.
@@ -16,6 +19,7 @@ class RequestOutcome(NamedTuple):
     ``taken`` says that the collector accepted the request, except for ``rejected`` of its items. Otherwise
     ``retry`` says whether the request may be sent again, and ``after`` is the pause in seconds that the
     collector requests, or None. ``reason`` is a readable clause that says why items were not accepted.
+    ``unanswered`` says that the collector may have received the request, but did not answer in time.
     """
 
     taken: bool
@@ -23,13 +27,14 @@ class RequestOutcome(NamedTuple):
     rejected: int = 0
     retry: bool = False
     after: float | None = None
+    unanswered: bool = False
 
 
 class NotTaken(Exception):
     """Raised through the SDK's exporter when all attempts failed, so that the exporter does not retry."""
 
 
-TIMED_OUT = RequestOutcome(False, "no answer within the timeout")
+TIMED_OUT = RequestOutcome(False, "no answer within the timeout", retry=True, unanswered=True)
 
 
 def accepted(response: Any) -> RequestOutcome:
@@ -42,27 +47,37 @@ def accepted(response: Any) -> RequestOutcome:
     return RequestOutcome(True, said.error_message, rejected=max([0, *rejected]))
 
 
-def root_of(error: BaseException) -> str:
-    """Return the message of an error's root cause, without the messages of the layers around it."""
+def cause_of(error: BaseException) -> BaseException:
+    """Return an error's root cause."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return error
+
+
+def root_of(error: BaseException) -> str:
+    """Return the message of an error's root cause, without the messages of the layers around it."""
+    cause = cause_of(error)
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
 
 
 class Retries:
-    """Sends each request until it is accepted, refused for good, or out of time.
+    """Sends each request until it is accepted, refused for good, or older than ``retry`` seconds.
 
     One thread calls ``run``; any thread may call ``stop``. ``answer`` belongs to the last request; it is None
-    if there was no request since ``clear``.
+    if there was no request since ``clear``. ``delayed`` is called after a failed attempt, if the request is
+    retried for longer than its timeout.
     """
 
     def __init__(
         self,
+        retry: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self.answer: RequestOutcome | None = None
+        self.delayed: Callable[[RequestOutcome], object] = lambda _: None
+        self._retry = retry
         self._clock = clock
         self._jitter = jitter
         self._stopped = threading.Event()
@@ -73,35 +88,50 @@ class Retries:
     def clear(self) -> None:
         self.answer = None
 
-    def run(self, once: Callable[[float], RequestOutcome], timeout: float) -> bool:
-        """Call ``once`` with the remaining seconds until it returns a final answer; True if it is ``taken``.
+    def run(self, once: Callable[[float, bool], RequestOutcome], timeout: float) -> bool:
+        """Call ``once`` until it returns a final answer or the request is too old; True if it is ``taken``.
 
-        All attempts and the pauses between them take at most ``timeout`` seconds. If a pause that the
-        collector requests does not fit into this time, it delays the next request: see ``pause``.
+        Its arguments are the seconds that the attempt may take, and whether to send an empty request. A
+        collector that hangs may have the request, and would get a copy with each attempt. So after an attempt
+        without an answer, empty requests are sent until the collector answers one, even with an error.
+
+        Each attempt takes at most ``timeout`` seconds. The request is given up after an attempt that fails
+        when it is older than ``retry``. With a ``retry`` of 0, all attempts and the pauses between them take
+        at most ``timeout``, and a requested pause that does not fit delays the next request: see ``pause``.
         """
-        deadline = self._clock() + timeout
-        attempt = 0
+        begun = self._clock()
+        deadline = float("inf") if self._retry else begun + timeout
+        backoff, empty = FIRST_BACKOFF, False
         self.answer = TIMED_OUT
-        while (left := min(deadline, self._end) - (begun := self._clock())) > 0:
+        while (left := min(timeout, min(deadline, self._end) - (sent := self._clock()))) > 0:
             try:
-                answer = once(left)
+                answer = once(left, empty)
             except Exception as error:  # any error of a library means that it was not accepted
                 answer = RequestOutcome(False, root_of(error))
-            self.answer = answer
-            if self._stopped.is_set() and not answer.taken and self._clock() - begun >= left:
+            if empty and not answer.retry:
+                empty = False
+                continue
+            if not empty:
+                self.answer = answer
+            now = self._clock()
+            if self._stopped.is_set() and not answer.taken and now - sent >= left:
                 # This collector does not answer in time, so the rest would only delay the end.
                 self._not_before = float("inf")
-            if not answer.retry:
+            if not answer.retry or self._stopped.is_set():
                 break
+            empty = empty or answer.unanswered
             if answer.after is None:
-                # OTLP requires exponential backoff with jitter, so that agents retry at different times.
-                delay = 2.0**attempt * self._jitter(0.8, 1.2)
+                delay = backoff * self._jitter(0.8, 1.2)
+                backoff = min(2 * backoff, MAX_BACKOFF)
             else:
                 delay = min(answer.after, MAX_PAUSE)
-                self._not_before = self._clock() + delay
-            if self._clock() + delay >= deadline or self._stopped.is_set() or self._wait(delay):
-                break
-            attempt += 1
+                self._not_before = now + delay
+            if now + delay >= begun + timeout:
+                if now >= begun + self._retry:
+                    break
+                self.delayed(answer)
+            if self._wait(delay) and answer.after is not None:
+                break  # stopped while the collector wants silence
         return self.answer.taken
 
     def pause(self) -> float:
@@ -109,7 +139,7 @@ class Retries:
         return self._not_before - self._clock()
 
     def stop(self, timeout: float) -> None:
-        """Allow no retries from now on, and no attempts at all after ``timeout`` seconds.
+        """Allow one more attempt of each request, and no attempts at all after ``timeout`` seconds.
 
         The first request that then gets no answer in time is the last one.
         """

@@ -33,7 +33,8 @@ class OtlpSettings:
     """How the collector is reached. Values that are None come from the OTEL_EXPORTER_OTLP_* environment.
 
     All signals share ``endpoint``, which for HTTP does not include ``/v1/logs`` and the like. ``timeout`` is
-    in seconds, for a request with all its retries. The last three are names of PEM files.
+    in seconds, for one attempt. Logs and spans are sent again for ``retry`` seconds, within ``timeout`` if it
+    is 0. ``certificate`` and the two after it are names of PEM files.
     """
 
     endpoint: str | None = None
@@ -44,6 +45,7 @@ class OtlpSettings:
     certificate: str | None = None
     client_certificate: str | None = None
     client_key: str | None = None
+    retry: float = 0.0
 
 
 def protocol_of(signal: Signal, settings: OtlpSettings) -> Protocol:

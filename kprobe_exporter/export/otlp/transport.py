@@ -45,12 +45,13 @@ class Transport:
         self._attempts = attempts
         self._pack = pack
         self._size = size
-        self._trouble = Trouble(QUIET, clock)
+        self._loses, self._waits = Trouble(QUIET, clock), Trouble(QUIET, clock)
+        attempts.delayed = self._report_delay
         self._redact = redaction(signal, settings)
         self._collector = self._redact(collector_of(signal, settings))
 
     def export(self, items: Sequence[Any]) -> int:
-        """Send all items within the timeout; return how many of them the collector accepted.
+        """Send all items, again and again if need be; return how many of them the collector accepted.
 
         If the SDK cannot make a request of the items, because one cannot be encoded or because together they
         are too large, they are sent in halves.
@@ -71,21 +72,29 @@ class Transport:
         size = self._size(items)
         taken = max(0, size - answer.rejected) if answer.taken else 0
         lost = size - taken
-        # One warning when requests begin to fail, at most one in QUIET seconds, and a line when that ends.
-        if not lost and self._trouble.succeeded():
+        # One warning when items begin to wait and one when they begin to be lost, each at most once in QUIET
+        # seconds, and a line when that ends.
+        if not lost and any([self._loses.succeeded(), self._waits.succeeded()]):
             log.info("%s are taken again by the collector at %s", self._signal, self._collector)
-        elif lost and self._trouble.failed():
-            why = self._redact(answer.reason)[:MAX_REASON]
+        elif lost and self._loses.failed():
             text = "%d of %d %s were not taken by the collector at %s: %s"
-            log.warning(text, lost, size, self._signal, self._collector, why)
+            log.warning(text, lost, size, self._signal, self._collector, self._why(answer))
         return taken
+
+    def _report_delay(self, answer: RequestOutcome) -> None:
+        if self._waits.failed():
+            text = "%s wait for the collector at %s: %s"
+            log.warning(text, self._signal, self._collector, self._why(answer))
+
+    def _why(self, answer: RequestOutcome) -> str:
+        return self._redact(answer.reason)[:MAX_REASON]
 
     def pause(self) -> float:
         """Remaining seconds of the pause that the collector requested; 0 or less if sending is allowed."""
         return self._attempts.pause()
 
     def stop(self, timeout: float) -> None:
-        """Allow no retries from now on, and no attempts at all after ``timeout`` seconds."""
+        """Allow one more attempt of each request, and no attempts at all after ``timeout`` seconds."""
         self._attempts.stop(timeout)
 
     def close(self) -> None:
@@ -108,7 +117,8 @@ def connect(
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     # gRPC reads this at import. Its core would otherwise write to stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    attempts = Retries()
+    # A push of metrics has all that the one before it had, so no push waits for the collector.
+    attempts = Retries(0.0 if signal == "metrics" else settings.retry)
     make: Callable[[Signal, OtlpSettings, Retries], Any]
     if check(signal, settings) == "grpc":
         from kprobe_exporter.export.otlp.over_grpc import exporter as make  # noqa: PLC0415

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from kprobe_exporter.agent import otlp as telemetry
-from kprobe_exporter.agent.otlp import FLUSH, OtlpExport
+from kprobe_exporter.agent.otlp import FLUSH, OtlpExport, memory
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.config.values import Export, Otlp, return_type
 from kprobe_exporter.export.otlp.channel import TURN
@@ -196,6 +197,36 @@ def test_the_end_takes_bounded_time(collector: Collector, monkeypatch: pytest.Mo
     monkeypatch.setattr(telemetry, "time", SimpleNamespace(monotonic=lambda: next(readings)))
     made.close()
     assert stops == {"metrics": FLUSH / 2, "logs": FLUSH - 2, "traces": FLUSH - 2}
+
+
+def test_what_is_lost_at_the_end_is_one_line(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
+    collector.takes = False
+    made = Wired(Otlp(), call=Export("span"), event=Export("log"))
+    made.feed(*call(1_000_000_000, 250_000), (5, 1, 0, 7, 70, None, 0), (5, 2, 0, 7, 70, None, 0))
+    made.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 traces and 2 logs are lost: the collector did not accept them before the agent stopped"
+    ]
+
+
+@pytest.mark.parametrize("depth", [0, 15, 126])
+@pytest.mark.parametrize("text", [b"", b"x" * 4000])
+def test_memory_of_what_waits(depth: int, text: bytes) -> None:
+    """It is not underestimated, and not far overestimated, although each frame has its own name here."""
+
+    def made(number: int) -> Emission:
+        frames = tuple(f"some_function_{number}_{place}".encode() for place in range(depth))
+        record = (9, 10**15 + number, 3, 71, 7000 + number, None, 5000 + number, text + b"%d" % number)
+        return Emission(record, number << 90, number << 60, number << 61, frames)
+
+    gc.collect()
+    tracemalloc.start()
+    try:
+        queue = [made(number) for number in range(1000, 1200)]
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert used <= sum(map(memory, queue)) <= 1.5 * used
 
 
 def test_the_interpreter_is_as_it_was(collector: Collector) -> None:

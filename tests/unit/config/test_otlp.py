@@ -49,6 +49,7 @@ def test_what_is_given(tmp_path: Path) -> None:
   certificate: /etc/ca.pem
   client_certificate: tls/agent.pem
   client_key: ../agent.key
+  retry: 1m
   queue: 7
   max_per_second: 0.5
   metrics: {interval: 2m}
@@ -62,6 +63,7 @@ def test_what_is_given(tmp_path: Path) -> None:
         certificate="/etc/ca.pem",
         client_certificate=f"{tmp_path}/tls/agent.pem",
         client_key=f"{tmp_path}/../agent.key",
+        retry=60.0,
         queue=7,
         max_per_second=0.5,
         metrics=120.0,

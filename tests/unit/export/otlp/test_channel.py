@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.export.otlp.channel import BATCH, TURN, Channel, SignalCounts, short_turns
+from kprobe_exporter.export.otlp.channel import BATCH, ITEM_BYTES, TURN, Channel, SignalCounts, short_turns
 from tests.support.otlp_sender import SOON, FakeSender
+from tests.support.patience import eventually
 
 
 def channel_of(sender: FakeSender[int], capacity: int = 10, **settings: Any) -> Channel[int]:
@@ -114,6 +115,27 @@ def test_a_full_queue_drops_and_says_so(sender: FakeSender[int]) -> None:
     assert channel.counts() == SignalCounts(exported=11, dropped=5)
 
 
+@pytest.mark.parametrize(("size", "kept"), [(ITEM_BYTES, 10), (ITEM_BYTES + 1, 9), (100 * ITEM_BYTES, 1)])
+def test_a_queue_is_full_by_bytes_as_well(sender: FakeSender[int], size: int, kept: int) -> None:
+    """Items under way take no room, and an empty queue takes any item."""
+    channel = channel_of(sender, 10, linger=0, memory=lambda item: item)
+
+    def all_put_are_sent() -> bool:
+        return sum(channel.counts()) == 12 * rounds
+
+    sender.gate.clear()
+    with running(channel, sender):
+        for rounds in (1, 2):  # noqa: B007
+            channel.put(1)
+            assert sender.arrived.acquire(timeout=SOON)
+            assert [channel.put(size) for _ in range(11)] == [True] * kept + [False] * (11 - kept)
+            sender.gate.set()
+            assert sender.arrived.acquire(timeout=SOON)
+            eventually(all_put_are_sent)
+            sender.gate.clear()
+    assert channel.counts() == SignalCounts(exported=2 * (1 + kept), dropped=2 * (11 - kept))
+
+
 def test_closing_gives_up_a_request_without_an_answer(sender: FakeSender[int]) -> None:
     sender.gate.clear()
     channel = channel_of(sender, 10_000, linger=0)
@@ -122,7 +144,7 @@ def test_closing_gives_up_a_request_without_an_answer(sender: FakeSender[int]) -
     assert sender.arrived.acquire(timeout=SOON)
     for n in range(1, 6):
         channel.put(n)
-    channel.close(0.01)
+    assert channel.close(0.01) == 6
     assert channel.counts() == SignalCounts(dropped=5, failed=1)
     sender.gate.set()
     channel._thread.join(SOON)
@@ -134,8 +156,8 @@ def test_closing_gives_up_a_request_without_an_answer(sender: FakeSender[int]) -
 def test_closing_twice_and_using_it_afterwards(sender: FakeSender[int]) -> None:
     channel = channel_of(sender)
     channel.start()
-    channel.close(SOON)
-    channel.close(SOON)
+    assert channel.close(SOON) == 0
+    assert channel.close(SOON) == 0
     assert not channel.put(1)
     assert channel.counts() == SignalCounts(dropped=1)
     assert (sender.stopped, sender.closed) == ([SOON], 1)

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.export.otlp.retry import MAX_PAUSE, RequestOutcome, Retries, root_of
+from kprobe_exporter.export.otlp.retry import (
+    MAX_BACKOFF,
+    MAX_PAUSE,
+    TIMED_OUT,
+    RequestOutcome,
+    Retries,
+    root_of,
+)
 
 TAKEN = RequestOutcome(True)
 BUSY = RequestOutcome(False, "busy", retry=True)
@@ -15,29 +22,42 @@ REFUSED = RequestOutcome(False, "refused")
 
 
 class Time:
-    """A clock that waits and attempts advance. It notes when each attempt was made."""
+    """A clock that waits and attempts advance. It notes when each attempt was made, and which were empty.
 
-    def __init__(self, stopped_at: float = float("inf")) -> None:
+    ``delays`` are the reasons for which a request was retried for longer than its timeout.
+    """
+
+    def __init__(self, stopped_at: float = float("inf"), retry: float = 0.0) -> None:
         self.now = 1000.0
         self.stopped_at = 1000 + stopped_at
-        self.attempts = Retries(lambda: self.now, self.wait, lambda low, high: (low + high) / 2)
+        self.attempts = Retries(retry, lambda: self.now, self.wait, lambda low, high: (low + high) / 2)
         self.made: list[float] = []
         self.left: list[float] = []
+        self.empty: list[float] = []
+        self.delays: list[str] = []
+        self.attempts.delayed = lambda answer: self.delays.append(answer.reason)
 
     def wait(self, seconds: float) -> bool:
         assert seconds >= 0
         self.now = min(self.now + seconds, max(self.now, self.stopped_at))
-        return self.now >= self.stopped_at
+        if self.now < self.stopped_at:
+            return False
+        self.attempts.stop(5)
+        return True
 
-    def answering(self, *answers: RequestOutcome, takes: float = 0.0) -> Callable[[float], RequestOutcome]:
-        """Return an attempt that takes ``takes`` seconds; the last answer is given again and again."""
-        given = iter([*answers, *repeat(answers[-1], 100)])
+    def answering(
+        self, *answers: RequestOutcome, takes: float = 0.0
+    ) -> Callable[[float, bool], RequestOutcome]:
+        """Return an attempt that takes ``takes`` seconds, and its whole time if it has no answer; the last
+        answer is given again and again."""
+        given = iter([*answers, *repeat(answers[-1], 10_000)])
 
-        def once(left: float) -> RequestOutcome:
-            self.made.append(self.now - 1000)
+        def once(left: float, empty: bool) -> RequestOutcome:
+            (self.empty if empty else self.made).append(self.now - 1000)
             self.left.append(left)
-            self.now += min(takes, left)
-            return next(given)
+            answer = next(given)
+            self.now += left if answer.unanswered else min(takes, left)
+            return answer
 
         return once
 
@@ -102,11 +122,104 @@ def test_a_collector_cannot_ask_for_endless_silence() -> None:
     assert time.attempts.pause() == MAX_PAUSE
 
 
+MINUTES = 300.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "taken", "made", "delays"),
+    [
+        ([REFUSED], False, [0], 0),
+        # A collector that is away for four minutes.
+        ([*[BUSY] * 11, TAKEN], True, [0, 1, 3, 7, 15, 31, 61, 91, 121, 151, 181, 211], 8),
+        ([BUSY], False, [0, 1, 3, 7, 15, 31, 61, 91, 121, 151, 181, 211, 241, 271, 301], 11),
+        ([BUSY._replace(after=60), TAKEN], True, [0, 60], 1),
+        # Requested pauses do not lengthen our own.
+        ([BUSY._replace(after=5), BUSY._replace(after=5), BUSY, TAKEN], True, [0, 5, 10, 11], 2),
+        # A requested pause is followed by an attempt, whatever the request's age.
+        ([*[BUSY] * 6, BUSY._replace(after=299), TAKEN], True, [0, 1, 3, 7, 15, 31, 61, 360], 4),
+        ([BUSY._replace(after=1e9)], False, [0, 300], 1),
+    ],
+)
+def test_within_minutes(answers: list[RequestOutcome], taken: bool, made: list[float], delays: int) -> None:
+    time = Time(retry=MINUTES)
+    assert time.attempts.run(time.answering(*answers), 10) is taken
+    assert time.made == made
+    assert time.delays == ["busy"] * delays
+
+
+def test_pauses_grow_to_a_bound_with_jitter() -> None:
+    waited: list[float] = []
+    now = 0.0
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        waited.append(seconds)
+        return False
+
+    attempts = Retries(86400, lambda: now, wait)
+    assert not attempts.run(lambda *_: BUSY, 10)
+    assert max(waited) <= 1.2 * MAX_BACKOFF
+    assert min(waited[5:]) >= 0.8 * MAX_BACKOFF
+    assert len(set(waited)) == len(waited)
+    assert sum(waited) < 86400 + 1.2 * MAX_BACKOFF
+
+
+def test_a_collector_that_hangs_for_a_minute_gets_a_request_at_most_twice() -> None:
+    """It may have stored the first copy unseen, so only empty requests follow until it answers one."""
+    time = Time(retry=MINUTES)
+    answers = [TIMED_OUT] * 4 + [RequestOutcome(False, "empty: invalid"), TAKEN]
+    assert time.attempts.run(time.answering(*answers), 10)
+    assert time.empty == [10 + 1, 21 + 2, 33 + 4, 47 + 8]
+    assert time.made == [0, 55]
+    assert time.attempts.answer == TAKEN
+
+
+def test_an_answer_to_an_empty_request_is_none_to_the_request() -> None:
+    time = Time(retry=MINUTES)
+    assert not time.attempts.run(time.answering(TIMED_OUT, TAKEN, REFUSED), 10)
+    assert time.attempts.answer == REFUSED
+    stopped = Time(stopped_at=10.5, retry=MINUTES)
+    assert not stopped.attempts.run(stopped.answering(TIMED_OUT, TAKEN, takes=5), 10)
+    assert (stopped.made, stopped.empty) == ([0], [10.5])
+
+
+@given(
+    st.lists(
+        st.builds(
+            RequestOutcome,
+            st.booleans(),
+            retry=st.booleans(),
+            after=st.none() | st.floats(0, 1e9),
+            unanswered=st.booleans(),
+        )
+    ),
+    st.floats(0, 100),
+    st.floats(0.01, 3600),
+    st.floats(0.01, 86400),
+)
+def test_it_is_retried_until_it_is_old_whatever_the_answers(
+    answers: list[RequestOutcome], takes: float, timeout: float, retry: float
+) -> None:
+    """The one that is given up was tried when it was as old as ``retry``, and not much later."""
+    time = Time(retry=retry)
+    taken = time.attempts.run(time.answering(*answers, BUSY, takes=takes + 1), timeout)
+    assert all(0 < left <= timeout for left in time.left)
+    age = time.now - 1000
+    assert age <= retry + MAX_PAUSE + 3 * timeout + 1e-6
+    last = time.attempts.answer
+    assert last is not None
+    assert taken or not last.retry or age >= retry - 1e-6
+
+
 def test_stopped_during_a_pause() -> None:
-    time = Time(stopped_at=0.5)
-    assert not time.attempts.run(time.answering(BUSY), 10)
-    assert time.made == [0]
-    assert time.now == 1000.5
+    """There is one more attempt, unless the collector asked for the pause."""
+    for retry in (0, MINUTES):
+        for answer, made in ((BUSY, [0, 0.5]), (BUSY._replace(after=5), [0])):
+            time = Time(stopped_at=0.5, retry=retry)
+            assert not time.attempts.run(time.answering(answer), 10)
+            assert time.made == made
+            assert time.now == 1000.5
 
 
 def test_once_stopped_each_is_tried_once_and_in_time() -> None:
@@ -134,7 +247,7 @@ def test_before_that_one_without_an_answer_in_time_delays_none() -> None:
 
 
 def test_an_exception_is_an_answer() -> None:
-    def once(left: float) -> RequestOutcome:
+    def once(left: float, empty: bool) -> RequestOutcome:
         raise ValueError("metadata was invalid")
 
     attempts = Retries()

@@ -38,16 +38,18 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 class FakeExporter:
     """An exporter whose requests get the outcome ``answer(items)``; None if they cannot be encoded."""
 
-    def __init__(self, answer: Callable[[Sequence[int]], RequestOutcome | None]) -> None:
+    def __init__(
+        self, answer: Callable[[Sequence[int]], RequestOutcome | None], attempts: Retries | None = None
+    ) -> None:
         self.answer = answer
-        self.attempts = Retries()
+        self.attempts = attempts or Retries()
         self.requests: list[list[int]] = []
 
     def export(self, items: Sequence[int]) -> None:
         if (answer := self.answer(items)) is None:
             raise ValueError("cannot be encoded")
         self.requests.append(list(items))
-        if not self.attempts.run(lambda _: answer, 1):
+        if not self.attempts.run(lambda *_: answer, 1):
             raise NotTaken
 
     def transport(self, clock: Callable[[], float] = time.monotonic) -> Transport:
@@ -87,6 +89,40 @@ def test_the_log_stays_short(caplog: pytest.LogCaptureFixture) -> None:
             now += 1
     assert len(caplog.records) <= 2 * 3600 / QUIET
     assert max(len(record.getMessage()) for record in caplog.records) < 500
+
+
+def test_the_log_says_that_items_wait(caplog: pytest.LogCaptureFixture) -> None:
+    """A collector is away for half a minute, takes a batch, and is away for longer than items are kept."""
+    now = 0.0
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        return False
+
+    def answer(_: object) -> RequestOutcome:
+        away = now < 30 or now > 100
+        return RequestOutcome(False, "Connection refused", retry=True) if away else RequestOutcome(True)
+
+    exporter = FakeExporter(lambda _: RequestOutcome(True), Retries(300, lambda: now, wait, lambda *_: 1.0))
+    transport = exporter.transport(lambda: now)
+
+    def export(items: Sequence[int]) -> None:
+        if not exporter.attempts.run(lambda *_: answer(items), 10):
+            raise NotTaken
+
+    exporter.export = export  # type: ignore[method-assign]
+    with caplog.at_level(logging.INFO, "kprobe_exporter"):
+        assert transport.export([1, 2]) == 2
+        now = 101
+        assert transport.export([1, 2]) == 0
+    place = "by the collector at localhost:4318"
+    assert [record.getMessage() for record in caplog.records] == [
+        "logs wait for the collector at localhost:4318: Connection refused",
+        f"logs are taken again {place}",
+        "logs wait for the collector at localhost:4318: Connection refused",
+        f"2 of 2 logs were not taken {place}: Connection refused",
+    ]
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
