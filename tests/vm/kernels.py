@@ -218,6 +218,7 @@ KERNELS = {
                 "tests/kernel/test_otlp.py",
                 "tests/kernel/test_otlp_examples.py",
                 "tests/kernel/test_ownership.py",
+                "tests/kernel/test_pid_namespace.py",
                 "tests/kernel/test_postgresql.py",
                 "tests/kernel/test_refusals.py",
                 "tests/kernel/test_replaced_files.py",
