@@ -25,7 +25,14 @@ MACHINES = {
     for machine in (
         # CPUs that were never online: two are present, one of them is on, and two more could be plugged in.
         Machine("few", cpus="2,maxcpus=4", options=("maxcpus=1", "nosmt")),
-        Machine("single", cpus="1", memory="768M", options=("lockdown=integrity",), left_out=(HOTPLUG,)),
+        Machine(
+            "single",
+            cpus="1",
+            memory="768M",
+            options=("lockdown=integrity",),
+            left_out=(HOTPLUG,),
+            on_request=True,
+        ),
         # One thread emulates all CPUs: the boot takes minutes, and hotplug was refused with EBUSY.
         Machine(
             "many",
