@@ -55,7 +55,7 @@ def parse_notes(data: bytes, order: str, *, wide: bool) -> Iterator[Note]:
     while at + header.size <= len(data):
         owner_size, size, kind = header.unpack_from(data, at)
         start = at + header.size + _padded(owner_size)
-        owner, content = data[at + header.size :][:owner_size], data[start : start + size]
+        owner, content = data[at + header.size : at + header.size + owner_size], data[start : start + size]
         at = start + _padded(size)
         if owner != OWNER or kind != TYPE or len(content) < max(size, addresses.size):
             continue

@@ -5,6 +5,7 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -136,6 +137,22 @@ def test_a_program_without_notes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GrammarError, match="has no USDT probes, as it has no notes of them"):
         locate_usdt(parse_target(f"usdt:{path}:app:step"))
     assert usdt_probes(str(path)) == []
+
+
+def test_what_is_copied_of_many_notes() -> None:
+    """A section of 1 MiB of notes that nobody owns, each of 12 bytes."""
+
+    class Counted(bytes):
+        copied = 0
+
+        def __getitem__(self, part: Any) -> Any:
+            found = super().__getitem__(part)
+            Counted.copied += len(found) if isinstance(found, bytes) else 1
+            return found
+
+    data = Counted(1 << 20)
+    assert list(parse_notes(data, "<", wide=True)) == []
+    assert Counted.copied <= len(data)
 
 
 def test_notes_move_with_their_base(program: Path, tmp_path: Path) -> None:
