@@ -65,7 +65,7 @@ class ReplacedFiles:
         """
         followed = [one for one in probes if one.state in ("up", "down") and one.plan.probe.within is None]
         watched = {one: list(_files(one)) for one in followed}
-        places = [place for of_probe in watched.values() for place in of_probe]
+        places = dict.fromkeys(place for of_probe in watched.values() for place in of_probe)
         files = {path: _file(path, inode) for path, inode in places}
         there = {path: file for path, file in files.items() if file is not None}
         self._buckets = {path: bucket for path, bucket in self._buckets.items() if path in files}
@@ -92,11 +92,15 @@ class ReplacedFiles:
 
 
 def moved(attached: Attached) -> str | None:
-    """Return the path of a part that names another file than the one for which the part was planned."""
-    for path, inode in _parts(attached):
-        file = _file(path, inode)
-        if file is not None and file.inode != inode:
-            return path
+    """Return the path of a part that names another file than the one for which the part was planned.
+
+    A library that was named by its soname is not looked for again: that takes 0.3 ms, a stat(2) 2 µs.
+    """
+    for spec in (part.spec for part in attached.parts):
+        if spec.inode is not None:
+            file = _file(spec.path, spec.inode)
+            if file is not None and file.inode != spec.inode:
+                return spec.path
     return None
 
 

@@ -87,6 +87,11 @@ class ProbeSpec:
             return self.residual_sample
         return self.residual_filter & self.residual_sample
 
+    @property
+    def path(self) -> str:
+        """The file in which a uprobe was planned, also if its library was named by a soname."""
+        return self.body.partition(" ")[0].rpartition(":")[0]
+
     def line(self, group: str, event: str) -> str:
         """Return the definition in the kernel's syntax, for this group and event name."""
         return f"{self.verb}:{group}/{event} {self.body}"

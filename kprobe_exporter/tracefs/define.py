@@ -141,7 +141,7 @@ def _paths(instance: Instance, spec: ProbeSpec) -> tuple[str, str]:
     """
     if spec.file != "uprobe_events":
         return "", ""
-    path = spec.body.partition(" ")[0].rpartition(":")[0]
+    path = spec.path
     try:
         given = instance.probed_files.path(path, spec.inode)
     except NotRegularError as error:

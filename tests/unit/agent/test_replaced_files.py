@@ -126,6 +126,21 @@ def test_a_library_that_goes_to_another_path(program: Program, monkeypatch: pyte
     assert program.log().count("libtwice.so.1 was replaced; attached to the new file too") == 1
 
 
+def test_each_path_is_looked_at_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many probes there are in it."""
+    machine = program.start(*[program.probe(f"p{number}") for number in range(5)])
+    looked: list[str] = []
+    look = module._file
+
+    def counted(path: str, inode: tuple[int, int] | None) -> object:
+        looked.append(path)
+        return look(path, inode)
+
+    monkeypatch.setattr(module, "_file", counted)
+    machine.look()
+    assert looked == [str(program.path)]
+
+
 def test_a_reload_looks_too(program: Program) -> None:
     machine, old = program.start(), program.code
     program.replace()
