@@ -9,7 +9,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -243,7 +243,7 @@ class Agent:
         if self._otlp is not None:
             self._stack.callback(self._otlp.stop_pushing)
             self._otlp.start(self.snapshot, time.time_ns())
-        with self._changing:  # the start is a reload from nothing
+        with self._changing, closing(instance.probed_files):  # the start is a reload from nothing
             self._apply(self._config, replace(self._config, probes=()))
         self._stack.callback(self._supervisor.close)
         self._supervisor.start()
@@ -253,7 +253,8 @@ class Agent:
             return reason
         try:
             self._instance.read("tracing_on")  # else new probes would fail, and old ones would stay
-            self._apply(config, self._config)
+            with closing(self._instance.probed_files):
+                self._apply(config, self._config)
             self._follow_files()
         except OSError as error:
             return f"{UNEXPECTED}: {error}."

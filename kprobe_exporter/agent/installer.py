@@ -50,10 +50,13 @@ class Installer:
         self._loaded = False
 
     def expand(self, config: Config) -> Config:
-        """Replace each pattern by one probe per function or tracepoint that it matches now."""
+        """Replace each pattern by one probe per function or tracepoint that it matches now.
+
+        The files of programs stay open; the caller closes them if ``install`` is not reached.
+        """
         self._resolver = Resolver.of(running_kernel(self._instance.files))
-        probes = expanded(config.probes, self._resolver, config.settings.max_matches)
-        return replace(config, probes=tuple(probes))
+        files, most = self._instance.probed_files, config.settings.max_matches
+        return replace(config, probes=tuple(expanded(config.probes, self._resolver, most, files)))
 
     def plan(self, probes: Sequence[Probe], settings: Settings) -> list[ProbePlan]:
         """Plan how to collect these; also install or disable the agent's own tracepoints.

@@ -88,13 +88,14 @@ def look_each(
     ``programs`` no file of a program is looked at.
     """
     lists, resolver = Lists.of(files), Resolver.of(files)
-    whole = [
-        replace(one, probes=tuple(expanded(one.probes, resolver, one.settings.max_matches)))
-        for one in configs
-    ]
-    probes = [probe for config in whole for probe in config.probes]
-    most = max(config.settings.max_matches for config in whole)
     with Instance.top(files.tracefs) as instance:
+        opened = instance.probed_files
+        whole = [
+            replace(one, probes=tuple(expanded(one.probes, resolver, one.settings.max_matches, opened)))
+            for one in configs
+        ]
+        probes = [probe for config in whole for probe in config.probes]
+        most = max(config.settings.max_matches for config in whole)
         kernel = known_kernel(instance, probes, resolver, most, binary=True, files=files)
         functions = Functions(lists, _names(probes, kernel))
         known = Known(

@@ -1,7 +1,8 @@
 """Programs and libraries, which are ELF files: where in the file a function or a USDT probe is.
 
 Takes a file's path, or a library's soname, and the name of a function or a probe. Gives its offset in the
-file, or a GrammarError. With ``files`` the file stays open there, so that what was parsed is what is probed.
+file, or a GrammarError. With ``files`` the file stays open and parsed there: it is parsed once for all
+questions, and what was parsed is what is probed.
 The ELF parser is imported when the first file is read: it takes 4 MB, and most agents probe no file.
 May import errors, grammar and util.
 """
@@ -56,28 +57,36 @@ def locate(target: Target, files: ProbedFiles | None = None) -> Code:
     return find.locate(target, files)
 
 
-def functions(path: str) -> list[str]:
+def functions(path: str, files: ProbedFiles | None = None) -> list[str]:
     """Return the names that ``locate`` finds. Raises GrammarError; see ``find.functions``."""
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
-    return find.functions(path)
+    return find.functions(path, files)
 
 
-def function_at(path: str, offset: int) -> tuple[str, int] | None:
+def function_at(path: str, offset: int, files: ProbedFiles | None = None) -> tuple[str, int] | None:
     """Return which function is at an offset in a file. Raises GrammarError; see ``find.function_at``."""
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
-    return find.function_at(path, offset)
+    return find.function_at(path, offset, files)
 
 
-def library_path(name: str) -> str:
-    """Return the path of the library ``[ROOT:]SONAME``, or what is a path already. Raises GrammarError."""
+def library_path(name: str, files: ProbedFiles | None = None) -> str:
+    """Return the path of the library ``[ROOT:]SONAME``, or what is a path already. Raises GrammarError.
+
+    With ``files`` it is looked for once.
+    """
     if not names_library(name):
         return name
+    if files is not None and name in files.libraries:
+        return files.libraries[name]
     from kprobe_exporter.elf import libraries  # noqa: PLC0415
 
     root, _, soname = name.rpartition(":")
-    return libraries.library_path(soname, Path(root or "/"))
+    path = libraries.library_path(soname, Path(root or "/"))
+    if files is not None:
+        files.libraries[name] = path
+    return path
 
 
 def locate_usdt(target: Target, files: ProbedFiles | None = None) -> UsdtProbe:
@@ -87,11 +96,11 @@ def locate_usdt(target: Target, files: ProbedFiles | None = None) -> UsdtProbe:
     return notes.locate_usdt(target, files)
 
 
-def matching_usdt(target: Target, most: int) -> list[Target]:
+def matching_usdt(target: Target, most: int, files: ProbedFiles | None = None) -> list[Target]:
     """Return the matches of a pattern. Raises GrammarError; see ``notes.matching_usdt``."""
     from kprobe_exporter.elf import notes  # noqa: PLC0415
 
-    return notes.matching_usdt(target, most)
+    return notes.matching_usdt(target, most, files)
 
 
 def usdt_probes(path: str, files: ProbedFiles | None = None) -> list[UsdtProbe]:

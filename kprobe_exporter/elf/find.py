@@ -5,7 +5,7 @@ the agent's mount namespace: a container's file is ``/proc/PID/root/usr/bin/x``,
 in the container stay in it.
 """
 
-from itertools import islice
+from itertools import groupby, islice
 
 from kprobe_exporter.elf import Code, library_path
 from kprobe_exporter.elf.reader import ElfFile, opened
@@ -33,7 +33,7 @@ def locate(target: Target, files: ProbedFiles | None = None) -> Code:
     A return probe is refused in a Go program: a uretprobe replaces a return address on the stack, and the
     Go runtime, which moves stacks, ends the program when it finds that address.
     """
-    path = library_path(target.path)
+    path = library_path(target.path, files)
     with opened(path, files) as file:
         if target.kind.is_return and file.is_go:
             raise GrammarError(
@@ -43,20 +43,20 @@ def locate(target: Target, files: ProbedFiles | None = None) -> Code:
         return Code(_offset(file, target.symbol, target.offset), file.machine, file.inode, found)
 
 
-def functions(path: str) -> list[str]:
-    """Return the names that ``locate`` finds, each once, in the file's order. Raises GrammarError."""
-    with opened(library_path(path)) as file:
-        return list(dict.fromkeys(file.functions()))
+def functions(path: str, files: ProbedFiles | None = None) -> list[str]:
+    """Return the names that ``locate`` finds, each once, sorted. Raises GrammarError."""
+    with opened(library_path(path, files), files) as file:
+        return [name for name, _ in groupby(sorted(file.functions()))]
 
 
-def function_at(path: str, offset: int) -> tuple[str, int] | None:
+def function_at(path: str, offset: int, files: ProbedFiles | None = None) -> tuple[str, int] | None:
     """Return the function whose code is at an ``offset`` in the file, and the bytes between.
 
     Of several names of one function it is that with the widest binding, then that with the fewest leading
     underscores, then the first in the alphabet. None if no name is known. Raises GrammarError, also if there
     is no code at the offset.
     """
-    with opened(library_path(path)) as file:
+    with opened(library_path(path, files), files) as file:
         address = file.address_of(_offset(file, "", offset))
         assert address is not None
         found = [

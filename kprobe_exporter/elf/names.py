@@ -20,10 +20,9 @@ def functions_at(path: str, offsets: Iterable[int]) -> dict[int, str]:
             if (address := file.address_of(offset)) is not None:
                 places[address] = offset
         ordered = sorted(places)
-        found: dict[int, tuple[tuple[int, int], str]] = {}
+        found: dict[int, tuple[tuple[int, int], str, str]] = {}
         for table in file.tables:
-            for row in table.rows():
-                _, name_at, info, section, value, size = row
+            for number, (name_at, info, _, section, value, size) in enumerate(table.rows()):
                 if info & 15 != FUNC or section == UNDEFINED:
                     continue
                 at = bisect_left(ordered, value)
@@ -31,10 +30,10 @@ def functions_at(path: str, offsets: Iterable[int]) -> dict[int, str]:
                     continue
                 if not (name := table.strings.text(name_at)):
                     continue
-                ranked = rank(name, info >> 4), name
+                ranked = rank(name, info >> 4), name + table.suffix(number), name
                 while at < len(ordered) and ordered[at] < value + size:
                     offset = places[ordered[at]]
                     file.budget.spend(1)
                     found[offset] = min(found.get(offset, ranked), ranked)
                     at += 1
-        return {offset: name for offset, (_, name) in found.items()}
+        return {offset: name for offset, (_, _, name) in found.items()}

@@ -26,6 +26,7 @@ OWNER, TYPE = b"stapsdt\0", 3  # NT_STAPSDT
 
 MOST_BYTES = 1 << 22  # A Java virtual machine's 500 probes take 60 KB.
 MOST_NOTES = 20_000
+NOTE = 512  # Bytes of memory that a note takes, besides its arguments
 MOST_SITES = 500
 """Places of one probe, each of which is a definition in the kernel."""
 
@@ -74,9 +75,9 @@ def _padded(size: int) -> int:
 
 def usdt_probes(path: str, files: ProbedFiles | None = None) -> list[UsdtProbe]:
     """Return the USDT probes of a file, each once with all of its places, sorted. Raises GrammarError."""
-    found = library_path(path)
+    found = library_path(path, files)
     with opened(found, files) as file:
-        return [one._replace(path=found if found != path else None) for one in _probes(file)]
+        return [one._replace(path=found if found != path else None) for one in file.once(_probes)]
 
 
 def locate_usdt(target: Target, files: ProbedFiles | None = None) -> UsdtProbe:
@@ -108,9 +109,9 @@ def locate_usdt(target: Target, files: ProbedFiles | None = None) -> UsdtProbe:
     return found
 
 
-def matching_usdt(target: Target, most: int) -> list[Target]:
+def matching_usdt(target: Target, most: int, files: ProbedFiles | None = None) -> list[Target]:
     """Return the probes that a pattern matches, sorted. Raises GrammarError for 0 or more than ``most``."""
-    known = usdt_probes(target.path)
+    known = usdt_probes(target.path, files)
     found = [
         replace(target, provider=one.provider, symbol=one.name)
         for one in known
@@ -160,4 +161,5 @@ def _notes(file: ElfFile) -> Iterator[Note]:
             number += 1
             if number > MOST_NOTES:
                 raise GrammarError(f"{file.path} has more than {MOST_NOTES} USDT notes")
+            file.budget.kept += NOTE + len(note.arguments)
             yield note

@@ -1,36 +1,45 @@
 """ELF files as pyelftools parses their headers: segments, sections, and symbol tables.
 
 An unprivileged user may have written the file. Its headers are checked against its size, all reading has one
-budget of bytes and time, names are read one by one, and any exception of the parser becomes a GrammarError of
-one sentence.
+budget of bytes and time, and any exception of the parser becomes a GrammarError of one sentence.
 """
 
 import errno
 import os
 import struct
-import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from elftools.common.utils import struct_parse
 from elftools.elf.elffile import ELFFile
 
+from kprobe_exporter.elf.budget import STEP, Exhausted, FileBudget, MeteredFile
 from kprobe_exporter.elf.mini_debug_info import NoTableError, decompressed
-from kprobe_exporter.elf.tables import FUNC, MOST_HEADERS, NOTYPE, UNDEFINED, ElfSymbol, Strings, SymbolTable
+from kprobe_exporter.elf.tables import (
+    FUNC,
+    MOST_HEADERS,
+    NOTYPE,
+    UNDEFINED,
+    ElfSymbol,
+    Strings,
+    SymbolTable,
+    printable,
+)
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.util.file_access import NotRegularError
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
-MOST_BYTES = 1 << 29
-"""Bytes that are read of one file to answer one question. A browser with all its symbols takes 200 MB."""
+T = TypeVar("T")
 
-MOST_SECONDS = 5.0
-"""Seconds of this thread's processor time. A million symbols take 2 s, a usual library 10 ms."""
+MOST_KEPT = 1 << 25
+"""Bytes of memory that the results of all files of a plan take, roughly. Those of four million symbols do."""
 
-MOST_AT_ONCE = 1 << 20
+HEADER = 1 << 10  # Bytes of memory that the header of a section or a segment takes, at most
 
 MOST_CODE = 64  # Executable segments. A usual file has one.
 MOST_NAMESAKES = 10_000  # Symbols of one name, such as the static functions of many source files
@@ -39,42 +48,8 @@ MINI = ".gnu_debugdata"
 
 EXECUTABLE, WRITABLE, NEEDED = 1, 2, 1  # PF_X, PF_W and DT_NEEDED of elf.h
 
-GO = (b"\0.go.buildinfo\0", b"\0.note.go.buildid\0")
+GO = (".go.buildinfo", ".note.go.buildid")
 """Sections that Go's linker writes. They stay when a program is stripped."""
-
-
-class Exhausted(Exception):
-    """The budget is spent. The message is a clause after the file's name."""
-
-
-class MeteredFile:
-    """A file of which ``MOST_BYTES`` are read, in ``MOST_SECONDS``, before it counts as crafted or damaged.
-
-    It has what pyelftools needs of a stream.
-    """
-
-    def __init__(self, stream: IO[bytes], whole: "MeteredFile | None" = None) -> None:
-        """``whole`` is the file of which ``stream`` is a part: both have one budget of time."""
-        self._stream = stream
-        self._bytes = MOST_BYTES
-        self._until: float = time.thread_time() + MOST_SECONDS if whole is None else whole._until
-        self.seek, self.tell = stream.seek, stream.tell
-
-    def spend(self, size: int) -> None:
-        """Take ``size`` bytes of the budget. Raises Exhausted."""
-        self._bytes -= size
-        if self._bytes < 0 or time.thread_time() > self._until:
-            raise Exhausted(
-                f"is damaged or no usual program: to find the function takes more than {MOST_SECONDS:g} s or "
-                f"{MOST_BYTES >> 20} MiB of reading; write its offset instead"
-            )
-
-    def read(self, size: int) -> bytes:
-        """Read up to ``size`` bytes. Raises Exhausted, and ValueError for more than any part may have."""
-        if not 0 <= size <= MOST_AT_ONCE:
-            raise ValueError(size)
-        self.spend(size)
-        return self._stream.read(size)
 
 
 class Part(NamedTuple):
@@ -85,33 +60,66 @@ class Part(NamedTuple):
     size: int
 
 
+@dataclass(slots=True)
+class _Parsed:
+    """An inode that a plan has read: its budget, and what was found until the file changes or is dropped."""
+
+    budget: FileBudget
+    version: tuple[int, ...] = ()
+    file: "ElfFile | None" = None
+
+
 @contextmanager
 def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
     """Open a file read-only. Raises GrammarError for any fault of it, also inside the ``with`` block.
 
-    With ``files`` it stays open there, and a file that took too much work is not read again.
+    With ``files`` it stays open and parsed there, under each of its paths, until these are closed. Then all
+    questions have one budget, and a file that took too much work is not read again.
     """
     with closing(ProbedFiles()) if files is None else nullcontext(files) as held:
-        if (reason := held.refused(path)) is not None:
-            raise GrammarError(reason)
         try:
             stream = held.open(path)
         except (OSError, ValueError) as error:
             raise GrammarError(_cannot_open(path, error)) from None
         try:
             status = os.fstat(stream.fileno())
-            file = ElfFile(path, MeteredFile(stream), status.st_size)
-            file.inode = status.st_dev, status.st_ino
-            yield file
-        except Exhausted as error:
-            held.refuse(path, f"{path} {error}")
-            raise GrammarError(f"{path} {error}") from None
+            parsed = held.parsed.pop((status.st_dev, status.st_ino), None) or _Parsed(FileBudget())
+            held.parsed[status.st_dev, status.st_ino] = parsed  # the last one is that which was asked last
+            try:
+                with parsed.budget.question():
+                    yield _file(parsed, path, stream, status)
+            finally:
+                _drop_results(held.parsed.values())
         except GrammarError:
             raise
         except OSError as error:
             raise GrammarError(f"{path} cannot be read: {error.strerror or error}") from None
-        except Exception:  # pyelftools may raise any kind on invalid headers
-            raise GrammarError(f"{path} is damaged: its headers contradict each other or its size") from None
+        except Exception:  # pyelftools may raise any kind on invalid headers, and instead of Exhausted
+            damaged = "is damaged: its headers contradict each other or its size"
+            why = Exhausted() if parsed.budget.exhausted else damaged
+            raise GrammarError(f"{path} {why}") from None
+
+
+def _file(parsed: _Parsed, path: str, stream: BinaryIO, status: os.stat_result) -> "ElfFile":
+    """Return the file as it was parsed before, if it is still the same."""
+    version = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    if parsed.file is None or parsed.version != version:
+        parsed.budget.kept = 0
+        parsed.file, parsed.version = ElfFile(path, stream, status.st_size, parsed.budget), version
+        parsed.file.inode = status.st_dev, status.st_ino
+    parsed.file.path = path
+    return parsed.file
+
+
+def _drop_results(parsed: Iterable[_Parsed]) -> None:
+    """Drop what was found in the files that were asked first, while all of it takes too much memory."""
+    *others, last = parsed
+    kept = last.budget.kept + sum(one.budget.kept for one in others)
+    for one in others:
+        if kept <= MOST_KEPT:
+            return
+        kept -= one.budget.kept
+        one.file, one.budget.kept = None, 0
 
 
 def _cannot_open(path: str, error: OSError | ValueError) -> str:
@@ -131,9 +139,10 @@ class ElfFile:
     inode: tuple[int, int]
     mini_fault = ""
 
-    def __init__(self, path: str, stream: MeteredFile, size: int) -> None:
-        self.path, self.size, self.budget = path, size, stream
-        self.stream = cast("IO[bytes]", stream)
+    def __init__(self, path: str, stream: IO[bytes], size: int, budget: FileBudget) -> None:
+        self.path, self.size, self.budget = path, size, budget
+        self.stream = cast("IO[bytes]", MeteredFile(stream, budget))
+        self._answers: dict[object, Any] = {}
         start = self.stream.read(4)
         if start != b"\x7fELF":
             kind = "a script: probe the program that runs it" if start[:2] == b"#!" else "no ELF file"
@@ -167,25 +176,46 @@ class ElfFile:
         return most
 
     def functions(self) -> Iterator[str]:
-        """Yield the names of all functions, with the version if that is not the default one."""
+        """Yield the names of all functions, with the version if that is not the default one, in no order."""
         for table in self.tables:
-            for row in table.rows():
-                if row[2] & 15 not in (NOTYPE, FUNC) or row[3] == UNDEFINED:
-                    continue
-                found, name = table.symbol(row), table.strings.text(row[1])
-                if name and self.offset_of(found.value) is not None:
-                    self.budget.spend(len(name))  # the caller may keep all
-                    yield name if found.default else f"{name}@{found.version}"
+            named = table.strings.each(array("I", self._places_of_functions(table)))
+            kept = 0  # by the caller, at most
+            for number, name in named:
+                kept += len(name)
+                if kept >= STEP:
+                    self.budget.spend(kept)
+                    kept = 0
+                if name:
+                    yield printable(name) + table.suffix(number) if table.versioned else printable(name)
+
+    def _places_of_functions(self, table: SymbolTable) -> Iterator[int]:
+        """Yield for each symbol the place of its name, 0 if it is no function with code in this file."""
+        spans = [(part.address, part.address + part.size) for part in self.code]
+        for place, info, _, section, value, _ in table.rows():
+            if section != UNDEFINED and info & 15 in (NOTYPE, FUNC):
+                for start, end in spans:
+                    if start <= value < end:
+                        yield place
+                        break
+                else:
+                    yield 0
+            else:
+                yield 0
+
+    def once(self, answer: Callable[["ElfFile"], T]) -> T:
+        """Return the answer of a function, which is called once for this file."""
+        if answer not in self._answers:
+            self._answers[answer] = answer(self)
+        return cast("T", self._answers[answer])
 
     def at(self, address: int) -> Iterator[tuple[str, ElfSymbol]]:
         """Yield the functions that have the code at an address, with the version if not the default one."""
         for table in self.tables:
-            for row in table.rows():
-                _, place, info, section, value, size = row
-                if value <= address < value + size and info & 15 == FUNC and section != UNDEFINED:
-                    found, name = table.symbol(row), table.strings.text(place)
-                    if name:
-                        yield name if found.default else f"{name}@{found.version}", found
+            for number, row in enumerate(table.rows()):
+                place, info, _, section, value, size = row
+                here = value <= address < value + size and info & 15 == FUNC and section != UNDEFINED
+                if here and (name := table.strings.text(place)):
+                    yield name + table.suffix(number), table.symbol(number, row)
 
     def libraries(self) -> Iterator[str]:
         """Yield the libraries that it is linked with: DT_NEEDED."""
@@ -201,11 +231,7 @@ class ElfFile:
     @cached_property
     def is_go(self) -> bool:
         """Whether Go's linker wrote it."""
-        number = self.elf.get_shstrndx()
-        if number >= len(self.sections):
-            return False
-        names = Strings(self, self.sections[number])
-        return any(True for mark in GO for _ in names.places(mark))
+        return any(self.named_sections(name) for name in GO)
 
     @cached_property
     def code(self) -> list[Part]:
@@ -224,6 +250,7 @@ class ElfFile:
         """The segments that are loaded, each with its PF_… flags."""
         entry, start, size = self.elf.structs.Elf_Phdr, self.elf["e_phoff"], self.elf["e_phentsize"]
         count = min(self.elf.num_segments(), MOST_HEADERS)
+        self.budget.kept += HEADER * count
         found = [self.parse(entry, start + number * size) for number in range(count)]
         return [
             (
@@ -241,6 +268,7 @@ class ElfFile:
         count = self.elf.num_sections()
         if count > MOST_HEADERS:
             raise GrammarError(f"{self.path} has {count} sections, and {MOST_HEADERS} would be read")
+        self.budget.kept += HEADER * count
         return [self.parse(entry, start + number * size) for number in range(count)]
 
     @cached_property
@@ -260,12 +288,13 @@ class ElfFile:
         if self.section("SHT_SYMTAB") is not None:
             return None
         try:
-            if (section := self._named_section(MINI)) is None:
+            if (section := next(iter(self.named_sections(MINI)), None)) is None:
                 return None
             stream = decompressed(partial(self.read, section), section["sh_size"], self.budget.spend)
             size = stream.tell()
             stream.seek(0)
-            inner = ElfFile(self.path, MeteredFile(stream, self.budget), size)
+            self.budget.kept += size
+            inner = ElfFile(self.path, stream, size, self.budget)
             return SymbolTable(inner, inner.section("SHT_SYMTAB"))
         except Exhausted:
             raise
@@ -274,13 +303,6 @@ class ElfFile:
         except Exception:  # pyelftools may raise any kind on invalid headers
             self.mini_fault = f", as its section {MINI} is damaged"
         return None
-
-    def _named_section(self, name: str) -> Any:
-        number = self.elf.get_shstrndx()
-        if number >= len(self.sections):
-            return None
-        names = Strings(self, self.sections[number])
-        return next((one for one in self.sections if names.text(one["sh_name"]) == name), None)
 
     def section(self, kind: str) -> Any:
         """Return the header of the first section of this kind, None if there is none."""

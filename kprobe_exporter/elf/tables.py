@@ -1,11 +1,17 @@
-"""Symbol tables and string tables of ELF files, which are never read as a whole."""
+"""Symbol tables and string tables of ELF files, which are never held in memory as a whole.
+
+A table may have a million symbols, and a plan may ask for a thousand of them. So the first question makes an
+index of the names: hash chains in two arrays, 8 bytes a symbol. The names for it are read window by window,
+each window once, in whatever order the linker wrote them. A look-up reads the few symbols of one chain.
+"""
 
 import struct
 import sys
 from array import array
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kprobe_exporter.errors import GrammarError
@@ -15,13 +21,12 @@ if TYPE_CHECKING:
 
 MOST_SYMBOLS = 1 << 22  # Symbols of one table. Reading that many takes a second.
 MOST_HEADERS = 1 << 12  # Sections, segments, versions or libraries. A usual file has dozens.
-MOST_PLACES = 1 << 16  # Places of a name in a string table that are looked for at once among the symbols
 
 LONGEST_NAME = 1024
 
 BLOCK = 1 << 14  # Symbols, or bytes of names, that are read at once
 CACHED = 64  # Blocks of names that are kept
-WINDOW = 1 << 20  # Bytes that are searched at once
+WINDOW = 1 << 20  # Bytes of names, or of versions, that are read at once
 
 UNDEFINED = 0
 NOTYPE, FUNC, IFUNC = 0, 2, 10
@@ -31,7 +36,7 @@ HIDDEN = 0x8000
 a hidden symbol."""
 
 Row: TypeAlias = tuple[int, int, int, int, int, int]
-"""A symbol as the file has it: number, offset of the name, info, section, value, size."""
+"""A symbol as Elf64_Sym has it: the place of the name, info, other, section, value, size."""
 
 
 class ElfSymbol(NamedTuple):
@@ -64,23 +69,40 @@ class Strings:
         data = self._block(number)[start : start + LONGEST_NAME]
         if b"\0" not in data and start + LONGEST_NAME > BLOCK:
             data = (data + self._block(number + 1))[:LONGEST_NAME]
-        name = data.partition(b"\0")[0].decode(errors="replace")
-        return name if name.isprintable() else "".join(one if one.isprintable() else "?" for one in name)
+        return printable(data.partition(b"\0")[0])
 
-    def places(self, wanted: bytes) -> Iterator[int]:
-        """Yield each place at which these bytes begin."""
-        start, tail = 0, b""
-        while data := self._file.read(self._section, start, WINDOW):
-            window = tail + data
-            at = window.find(wanted)
-            while at >= 0:
-                yield start - len(tail) + at
-                at = window.find(wanted, at + 1)
-            start += len(data)
-            tail = window[len(window) - len(wanted) + 1 :] if len(wanted) > 1 else b""
+    def holds(self, name: bytes, at: int) -> bool:
+        """Return whether this is the name at a place."""
+        return self._file.read(self._section, at, len(name) + 1) == name + b"\0"
+
+    def each(self, places: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """Yield the index in ``places`` and the name of each place but 0, cut to ``LONGEST_NAME`` bytes.
+
+        Those of one window come together, the last index first.
+        """
+        windows = defaultdict[int, "array[int]"](lambda: array("I"))
+        for number, place in enumerate(places):
+            if place:
+                windows[place // WINDOW].append(number)
+        for window, numbers in windows.items():
+            start = window * WINDOW
+            data = self._file.read(self._section, start, WINDOW)
+            data += self._file.read(self._section, start + WINDOW, LONGEST_NAME) + bytes(LONGEST_NAME)
+            for last in range(len(numbers), 0, -BLOCK):
+                some = numbers[max(0, last - BLOCK) : last]
+                self._file.budget.spend(len(some))
+                for number in reversed(some):
+                    begin = places[number] - start
+                    yield number, data[begin : data.find(b"\0", begin)][:LONGEST_NAME]
 
     def _read(self, number: int) -> bytes:
         return self._file.read(self._section, number * BLOCK, BLOCK)
+
+
+def printable(name: bytes) -> str:
+    """Return a name fit for a log line: ``?`` for what does not print."""
+    text = name.decode("utf-8", "replace")
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
 
 
 class SymbolTable:
@@ -89,49 +111,85 @@ class SymbolTable:
     def __init__(self, file: "ElfFile", section: Any) -> None:
         self._file, self._section = file, section
         self.strings = file.strings(section)
+        self.versioned = section["sh_type"] == "SHT_DYNSYM" and file.section("SHT_GNU_versym") is not None
         self._entry = struct.Struct(file.order + ("IBBHQQ" if file.wide else "IIIBBH"))
         self._count = section["sh_size"] // self._entry.size
         if self._count > MOST_SYMBOLS:
             raise GrammarError(f"{file.path} has {self._count} symbols, and {MOST_SYMBOLS} would be read")
 
-    def rows(self) -> Iterator[Row]:
-        """Yield all symbols as plain tuples, since there may be a million."""
-        number, size, wide = 0, self._entry.size, self._file.wide
-        for start in range(0, self._count, BLOCK):
-            count = min(BLOCK, self._count - start)
-            for row in self._entry.iter_unpack(self._file.read(self._section, start * size, count * size)):
-                if wide:
-                    name, info, _, section, value, length = row
-                else:
-                    name, value, length, info, _, section = row
-                yield number, name, info, section, value, length
-                number += 1
+    def rows(self, first: int = 0, count: int | None = None) -> Iterator[Row]:
+        """Yield the symbols, all or some, as plain tuples, since there may be a million."""
+        blocks = self._blocks(first, self._count if count is None else count)
+        rows: Iterator[Row] = chain.from_iterable(map(self._entry.iter_unpack, blocks))
+        if self._file.wide:
+            return rows
+        return ((name, info, other, at, value, size) for name, value, size, info, other, at in rows)
 
     def named(self, name: bytes) -> Iterator[ElfSymbol]:
         """Yield the symbols of this name, of any version."""
-        places = self.strings.places(name + b"\0")
-        while some := set(islice(places, MOST_PLACES)):
-            yield from (self.symbol(row) for row in self.rows() if row[1] in some)
+        heads, following = self._index
+        after = heads[hash(name[:LONGEST_NAME]) & (len(heads) - 1)]
+        while after:
+            [row] = self.rows(after - 1, 1)
+            if self.strings.holds(name, row[0]):
+                yield self.symbol(after - 1, row)
+            after = following[after - 1]
 
-    def symbol(self, row: Row) -> ElfSymbol:
-        """Return the symbol of a row, with its version."""
-        number, _, info, section, value, size = row
-        mark = self._marks[number] if number < len(self._marks) else 1
-        version = self._versions.get(mark & ~HIDDEN, "") if mark & ~HIDDEN > 1 else ""
-        return ElfSymbol(value, size, info & 15, info >> 4, section, version, default=not mark & HIDDEN)
+    @cached_property
+    def _index(self) -> tuple["array[int]", "array[int]"]:
+        """The chains of symbols whose names have one hash: the first of each chain, the next of each symbol.
+
+        Both count from 1, and 0 ends a chain. Python's hash has a secret key, so no file can have long chains
+        of different names.
+        """
+        layout = struct.Struct(f"{self._file.order}I{self._entry.size - 4}x")
+        entries = chain.from_iterable(map(layout.iter_unpack, self._blocks(0, self._count)))
+        places = array("I", chain.from_iterable(entries))
+        heads = array("I", bytes(4 << self._count.bit_length() - 1 if self._count else 4))
+        following = array("I", bytes(4 * self._count))
+        mask = len(heads) - 1
+        for number, name in self.strings.each(places):
+            link = hash(name) & mask
+            following[number] = heads[link]
+            heads[link] = number + 1
+        self._file.budget.kept += 4 * (len(heads) + len(following))
+        return heads, following
+
+    def _blocks(self, first: int, count: int) -> Iterator[bytes]:
+        """Yield the bytes of the symbols, some at once."""
+        for start in range(first, first + count, BLOCK):
+            some = min(BLOCK, first + count - start)
+            yield self._file.read(self._section, start * self._entry.size, some * self._entry.size)
+
+    def symbol(self, number: int, row: Row) -> ElfSymbol:
+        """Return the symbol with this number, and with its version."""
+        _, info, _, section, value, size = row
+        default = number >= len(self._marks) or not self._marks[number] & HIDDEN
+        return ElfSymbol(value, size, info & 15, info >> 4, section, self._version(number), default)
+
+    def suffix(self, number: int) -> str:
+        """Return what follows a symbol's name: nothing, or ``@VERSION`` if that is not the default one."""
+        if number >= len(self._marks) or not self._marks[number] & HIDDEN:
+            return ""
+        return f"@{self._version(number)}"
+
+    def _version(self, number: int) -> str:
+        mark = self._marks[number] & ~HIDDEN if number < len(self._marks) else 1
+        return self._versions.get(mark, "") if mark > 1 else ""
 
     @cached_property
     def _marks(self) -> "array[int]":
         """The number of each symbol's version, and whether it is hidden (.gnu.version)."""
         marks = array("H")
-        section = self._file.section("SHT_GNU_versym")
-        if section is None or self._section["sh_type"] != "SHT_DYNSYM":
+        if not self.versioned:
             return marks
+        section = self._file.section("SHT_GNU_versym")
         for start in range(0, 2 * self._count, WINDOW):
             data = self._file.read(section, start, min(WINDOW, 2 * self._count - start))
             marks.frombytes(data[: len(data) // 2 * 2])
         if (self._file.order == "<") != (sys.byteorder == "little"):
             marks.byteswap()
+        self._file.budget.kept += 2 * len(marks)
         return marks
 
     @cached_property

@@ -19,6 +19,7 @@ from kprobe_exporter.symbols.resolve import Resolver, near_tracepoint, probe_nam
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kernel_files import KernelFiles, running_kernel
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def known_kernel(
 ) -> Kernel:
     """Collect the facts of the kernel that these probes need. ``files`` are those of the running kernel."""
     files, probes = files or running_kernel(instance.files), list(probes)
-    place = cache(partial(_place, resolver, most))
+    place = cache(partial(_place, resolver, most, instance.probed_files))
     return Kernel(
         instance.event_format,
         instance.counts_tracepoints(),
@@ -69,22 +70,25 @@ def _no_user_stacks(probes: Iterable[Probe], kernel: KernelFiles) -> str | None:
     )
 
 
-def expanded(probes: Iterable[Probe], resolver: Resolver, most: int) -> list[Probe]:
+def expanded(probes: Iterable[Probe], resolver: Resolver, most: int, programs: ProbedFiles) -> list[Probe]:
     """Replace each pattern by one probe per matching function or tracepoint, called NAME_FUNCTION.
 
-    A pattern that matches nothing, or more than ``most``, stays; planning it reports why.
+    A pattern that matches nothing, or more than ``most``, stays; planning it reports why. The files of
+    programs stay open in ``programs``.
     """
     found = list(probes)
     taken = {probe.name for probe in found}
-    return [one for probe in found for one in _expanded(probe, resolver, most, taken)]
+    return [one for probe in found for one in _expanded(probe, resolver, most, programs, taken)]
 
 
-def _expanded(probe: Probe, resolver: Resolver, most: int, taken: set[str]) -> Iterator[Probe]:
+def _expanded(
+    probe: Probe, resolver: Resolver, most: int, programs: ProbedFiles, taken: set[str]
+) -> Iterator[Probe]:
     first = probe.attach[0]
     targets: list[Target] = []
     if first.target.is_pattern and probe.enabled:
         try:
-            targets = _matching(resolver, first.target, most)
+            targets = _matching(resolver, most, programs, first.target)
         except (ProbeRefused, GrammarError) as error:
             log.debug("%s: %s", probe.name, error)
     if not targets:
@@ -104,19 +108,19 @@ def _at(attach: Attach, target: Target) -> Attach:
     return replace(attach, target=target, begins=begins, end=end)
 
 
-def _matching(resolver: Resolver, target: Target, most: int) -> list[Target]:
+def _matching(resolver: Resolver, most: int, programs: ProbedFiles, target: Target) -> list[Target]:
     """Return the matches of a pattern. Raises ProbeRefused and GrammarError."""
     if target.kind is Kind.USDT:
-        return matching_usdt(target, most)
+        return matching_usdt(target, most, programs)
     return resolver.matching(target, most)
 
 
-def _place(resolver: Resolver, most: int, target: Target) -> tuple[Target, str]:
+def _place(resolver: Resolver, most: int, programs: ProbedFiles, target: Target) -> tuple[Target, str]:
     """Return where one target attaches. Raises ProbeRefused and GrammarError, also for a pattern that was not
     expanded.
     """
     if target.is_pattern:
-        return _matching(resolver, target, most)[0], ""
+        return _matching(resolver, most, programs, target)[0], ""
     return resolver.place(target)
 
 

@@ -104,7 +104,7 @@ def collected(
     planned = [recorded(probe, counted_by_kernel=instance.counts_tracepoints()) for probe in probes]
     event_source = _pages(instance, symbols, planned)
     resolver = Resolver.of(running_kernel(instance.files))
-    found = expanded(probes, resolver, MOST)
+    found = expanded(probes, resolver, MOST, instance.probed_files)
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
     layout_ids, taken = itertools.count(), names_in_use(instance)
     named = {probe.name for probe in probes}

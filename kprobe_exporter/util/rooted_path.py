@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from kprobe_exporter.util.file_access import NotRegularError
 
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     status: os.stat_result
 
 
-def open_rooted(path: str) -> BinaryIO:
+def open_rooted(path: str, buffering: int = -1) -> BinaryIO:
     """Open a regular file for reading. Raises OSError, and ValueError for a path that holds a NUL.
 
     A device or a FIFO is never opened: it raises NotRegularError.
@@ -43,7 +43,7 @@ def open_rooted(path: str) -> BinaryIO:
     with walked(path) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise NotRegularError("is no regular file")
-        return open(os.open(itself(descriptor), os.O_RDONLY | os.O_CLOEXEC), "rb")
+        return open(os.open(itself(descriptor), os.O_RDONLY | os.O_CLOEXEC), "rb", buffering)
 
 
 def status(path: str) -> os.stat_result:
@@ -168,17 +168,23 @@ class ProbedFiles:
     """The files in which probes are planned, open until the probes are in the kernel. Not thread-safe.
 
     What was parsed is then what is probed: the kernel is given the descriptor, not the path, which may name
-    another file by the time at which the kernel looks. Each path is opened once, until ``close``.
+    another file by the time at which the kernel looks. Each path is opened once, until ``close``. ``parsed``
+    has what the parser found, by device and inode: see ``elf.reader.opened``. ``libraries`` has the paths of
+    libraries that were named by their sonames.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, BinaryIO] = {}
-        self._refused: dict[str, str] = {}
+        self.parsed: dict[tuple[int, int], Any] = {}
+        self.libraries: dict[str, str] = {}
 
     def open(self, path: str) -> BinaryIO:
-        """Return the file at its first byte; it is not to be closed. Raises OSError and ValueError."""
+        """Return the file at its first byte; it is not to be closed. Raises OSError and ValueError.
+
+        It has no buffer, which would hide that the file changes.
+        """
         if path not in self._open:
-            self._open[path] = open_rooted(path)
+            self._open[path] = open_rooted(path, buffering=0)
         self._open[path].seek(0)
         return self._open[path]
 
@@ -193,16 +199,10 @@ class ProbedFiles:
             return None
         return itself(descriptor)
 
-    def refuse(self, path: str, reason: str) -> None:
-        """Remember that reading this file is too much work."""
-        self._refused[path] = reason
-
-    def refused(self, path: str) -> str | None:
-        return self._refused.get(path)
-
     def close(self) -> None:
-        """Close all files, and forget what was refused."""
+        """Close all files, and drop what was found in them."""
         for file in self._open.values():
             file.close()
         self._open.clear()
-        self._refused.clear()
+        self.parsed.clear()
+        self.libraries.clear()

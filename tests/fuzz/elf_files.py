@@ -11,7 +11,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from kprobe_exporter.elf import functions, locate
-from kprobe_exporter.elf.reader import MOST_SECONDS
+from kprobe_exporter.elf.budget import MOST_SECONDS
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from tests.fuzz.material import crafted, programs

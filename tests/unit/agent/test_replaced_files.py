@@ -13,6 +13,7 @@ import pytest
 from kprobe_exporter.agent import replaced_files as module
 from kprobe_exporter.agent.replaced_files import BURST, EVERY
 from tests.support.compiling import compiled
+from tests.support.counted_reads import Reads
 from tests.support.fake_tracefs import code_at
 from tests.support.machine import COUNTED, EVENTS, GROUP, OPEN, Watched, watched
 from tests.support.programs import file_offset
@@ -111,7 +112,7 @@ def test_a_library_that_goes_to_another_path(program: Program, monkeypatch: pyte
     """A library given by its name is looked up again, as the loader's cache may have a new path for it."""
     places = {"libtwice.so.1": str(program.path)}
     for where in ("kprobe_exporter.agent.replaced_files", "kprobe_exporter.elf.find"):
-        monkeypatch.setattr(f"{where}.library_path", lambda name: places.get(name, name))
+        monkeypatch.setattr(f"{where}.library_path", lambda name, *_: places.get(name, name))
     machine, old = program.start("{name: counts, attach: 'uprobe:libtwice.so.1:twice'}"), program.code
     machine.fire(old, 3)
     machine.look()
@@ -124,6 +125,22 @@ def test_a_library_that_goes_to_another_path(program: Program, monkeypatch: pyte
     machine.fire(program.code, 5)
     machine.shows((12, "kprobe_hits_total", "counts"), (1, "kprobe_up", "counts"))
     assert program.log().count("libtwice.so.1 was replaced; attached to the new file too") == 1
+
+
+def test_a_start_and_a_reload_read_a_file_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it stays: the next plan sees the file that is there then."""
+    probes = [program.probe(f"p{number}") for number in range(5)]
+    probes.append(program.probe("both", kind="ucall"))
+    reads = Reads(monkeypatch)
+    machine = program.start(*probes)
+    assert reads.files == 1
+    program.replace()
+    assert machine.reload(*probes, program.probe("more", ", metrics: [{counter: more_total}]")) is None
+    machine.fire(program.code, 5)
+    machine.shows((5, "kprobe_hits_total", "more"))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    assert machine.reload(*probes) is None
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_each_path_is_looked_at_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

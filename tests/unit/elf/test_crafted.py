@@ -1,6 +1,5 @@
 """A crafted file takes a bounded part of memory and time, and costs its own probe only."""
 
-import os
 import struct
 import time
 import tracemalloc
@@ -13,6 +12,7 @@ from kprobe_exporter.elf import functions, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.util.rooted_path import ProbedFiles
+from tests.support.counted_reads import Reads
 from tests.support.crafted_elf import CODE, DYNAMIC, DYNSYM, NAMES, SYMTAB, VERDEF, VERSYM, elf, symbol
 from tests.support.patience import patience
 from tests.support.programs import file_offset
@@ -24,16 +24,23 @@ SECONDS = 3.0
 """Seconds of processor time that a question may take without exhausting the budget of time."""
 
 
-def asked(ask: Callable[[], object]) -> tuple[str, int, float]:
-    """Return the refusal, the most bytes that were held at once, and the seconds of processor time."""
-    said = ""
-    tracemalloc.start()
-    began = time.thread_time()
+def refusal(ask: Callable[[], object]) -> str:
     try:
         ask()
     except GrammarError as error:
-        said = str(error)
+        return str(error)
+    return ""
+
+
+def asked(ask: Callable[[], object]) -> tuple[str, int, float]:
+    """Return the refusal, the most bytes that were held at once, and the seconds of processor time."""
+    began = time.thread_time()
+    said = refusal(ask)
     took = time.thread_time() - began
+    tracemalloc.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kprobe_exporter.elf.budget.MOST_SECONDS", 60.0)  # tracing takes ten times as long
+        refusal(ask)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return said, most, took
@@ -48,15 +55,29 @@ def holes(path: Path) -> Path:
 
 
 def test_name_tables_of_holes(tmp_path: Path) -> None:
+    """What lies between the names is not read."""
     path = holes(tmp_path / "holes")
     assert path.stat().st_blocks * 512 < 64 << 10
-    file_offset_of = [lambda: file_offset(str(path), "main"), lambda: list(functions(str(path)))]
-    for ask in file_offset_of:
-        said, most, took = asked(ask)
+    questions: list[Callable[[], object]] = [
+        lambda: file_offset(str(path), "main"),
+        lambda: functions(str(path)),
+        lambda: locate(parse_target(f"uretprobe:{path}:main")),
+    ]
+    for ask in questions:
+        _, most, took = asked(ask)
         assert most < MEMORY
-        assert took < SECONDS * patience(1)
-    said, _, _ = asked(lambda: locate(parse_target(f"uretprobe:{path}:main")))
+        assert took < SECONDS * patience(1) / 10
+    assert "has no function 'main'" in refusal(questions[0])
+
+
+def test_names_all_over_a_hole(tmp_path: Path) -> None:
+    """A symbol in each MiB of a name table of 600 MiB, in a file that takes 100 KB of disk."""
+    table = b"".join(symbol((number << 20) + 1) for number in range(600))
+    path = elf(tmp_path / "all_over", (NAMES, 600 << 20, 0, 0), (SYMTAB, table, 1, 0))
+    said, most, took = asked(lambda: file_offset(str(path), "main"))
     assert "is damaged or no usual program" in said
+    assert most < MEMORY
+    assert took < SECONDS * patience(1)
 
 
 def test_many_dynamic_sections(tmp_path: Path) -> None:
@@ -90,7 +111,7 @@ def test_many_tables_of_versions(tmp_path: Path) -> None:
 
 
 def test_a_symbol_table_of_one_name(tmp_path: Path) -> None:
-    path = elf(tmp_path / "same", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1) * 300_000, 1, 0))
+    path = elf(tmp_path / "same", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1) * 100_000, 1, 0))
     said, most, took = asked(lambda: file_offset(str(path), "f"))
     assert "has more than 10000 symbols 'f'" in said
     assert most < MEMORY
@@ -114,8 +135,8 @@ def test_a_name_that_lies_in_two_blocks(tmp_path: Path, place: int) -> None:
 
 
 def test_long_names_that_overlap(tmp_path: Path) -> None:
-    """Names of 1,023 bytes for each symbol would take 300 MB; the nearest one is looked for among some."""
-    symbols = b"".join(symbol(1 + number % 60_000) for number in range(300_000))
+    """Names of 1,023 bytes for each symbol would take 100 MB; the nearest one is looked for among some."""
+    symbols = b"".join(symbol(1 + number % 60_000) for number in range(100_000))
     path = elf(tmp_path / "names", (NAMES, b"\0" + b"a" * 61_023, 0, 0), (SYMTAB, symbols, 1, 0))
     said, most, _ = asked(lambda: file_offset(str(path), "main"))
     assert "has no function 'main'" in said
@@ -126,20 +147,21 @@ def test_a_file_that_takes_too_long_is_read_once(tmp_path: Path, monkeypatch: py
     """The probes in it share the refusal, and a probe in another file is not touched by it."""
     bad = elf(tmp_path / "bad", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1) * 30_000, 1, 0))
     good = elf(tmp_path / "good", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1), 1, 0))
-    files = ProbedFiles()
-    monkeypatch.setattr("kprobe_exporter.elf.reader.MOST_BYTES", 4096)
-    for _ in range(2):
+    (tmp_path / "same").hardlink_to(bad)
+    files, reads = ProbedFiles(), Reads(monkeypatch)
+    monkeypatch.setattr("kprobe_exporter.elf.budget.MOST_BYTES", 4096)
+    for name in ("bad", "bad", "same"):
+        before = reads.bytes
         with pytest.raises(GrammarError, match=r"damaged or no usual program: .* write its offset instead$"):
-            locate(parse_target(f"uprobe:{bad}:f"), files)
-        monkeypatch.setattr(os, "fstat", None)  # the second time it is not even opened
-    monkeypatch.undo()
+            locate(parse_target(f"uprobe:{tmp_path / name}:f"), files)
+    assert reads.bytes - before < 1 << 20  # one read of the table, whose charge is refused
     assert locate(parse_target(f"uprobe:{good}:f"), files).offset == CODE
     files.close()
 
 
 def test_a_budget_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = elf(tmp_path / "slow", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1), 1, 0))
-    monkeypatch.setattr("kprobe_exporter.elf.reader.MOST_SECONDS", -1.0)
+    monkeypatch.setattr("kprobe_exporter.elf.budget.MOST_SECONDS", -1.0)
     for ask in (lambda: file_offset(str(path), "f"), lambda: list(functions(str(path)))):
         with pytest.raises(GrammarError, match="is damaged or no usual program"):
             ask()
