@@ -1,7 +1,8 @@
 """``list``: prints what can be probed, as attach strings to paste into a configuration."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import chain, islice
 from pathlib import Path
 
 import click
@@ -16,29 +17,37 @@ from kprobe_exporter.symbols.listing.kernel import KernelPlaces
 from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query, usdt_places
 from kprobe_exporter.symbols.listing.structures import structure
 from kprobe_exporter.tracefs.mount import mounted
+from kprobe_exporter.util.rooted_path import ProbedFiles
+
+AT_ONCE = 10_000  # Lines that are printed by one write
 
 
-def _show(places: Sequence[Target], details: Mapping[Target, Sequence[str]], notes: Iterable[str]) -> None:
-    """Print all lines by one write: if the reader has closed the pipe by then, click exits quietly."""
+def _lines(places: Iterable[Target], details: Mapping[Target, Sequence[str]]) -> Iterator[str]:
+    for place in places:
+        yield str(place)
+        yield from (f"    {detail}" for detail in details.get(place, ()))
+
+
+def _show(lines: Iterator[str], notes: Iterable[str] = ()) -> None:
+    """Print all lines, many by one write: if the reader has closed the pipe by then, click exits quietly."""
     for note in notes:
         click.echo(f"kprobe-exporter: {one_line(note)}", err=True)
-    lines = []
-    for place in places:
-        lines += [str(place), *(f"    {detail}" for detail in details.get(place, ()))]
-    click.echo("\n".join(lines))
+    while some := "\n".join(islice(lines, AT_ONCE)):
+        click.echo(some)
 
 
 def _show_file(query: Query, *, every: bool) -> None:
     """Print the USDT probes of a file with their arguments, its functions, or both if ``every``."""
     probes: Mapping[Target, Sequence[str]] = {}
-    functions: Sequence[Target] = ()
-    if every or query.kind is Kind.USDT:
-        with suppress(*((ProbeRefused, GrammarError) if every else ())):
-            probes = usdt_places(query)
-    if every or query.kind is not Kind.USDT:
-        with suppress(*((ProbeRefused,) if probes else ())):
-            functions = file_places(query)
-    _show([*probes, *functions], probes, ())
+    functions: Iterable[str] = ()
+    with closing(ProbedFiles()) as files:
+        if every or query.kind is Kind.USDT:
+            with suppress(*((ProbeRefused, GrammarError) if every else ())):
+                probes = usdt_places(query, files)
+        if every or query.kind is not Kind.USDT:
+            with suppress(*((ProbeRefused,) if probes else ())):
+                functions = file_places(query, files)
+    _show(chain(_lines(probes, probes), functions))
 
 
 @click.command(
@@ -106,4 +115,4 @@ def list(  # noqa: A001
     with mounted(tracefs) as root, kernel_errors():
         places, notes = KernelPlaces(root).find(query)
         details, unread = Details(root).of(places) if verbose else ({}, [])
-    _show(places, details, (*notes, *unread))
+    _show(_lines(places, details), (*notes, *unread))

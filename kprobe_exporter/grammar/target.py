@@ -74,7 +74,9 @@ _SHORT = {
 
 _TRACE_NAME = re.compile(r"[A-Za-z0-9_-]+")  # "9p" and "hda_intel" are systems of the kernel
 _SYSCALL_NAME = re.compile(r"[a-z0-9_]+")
-_FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")  # may have a version: memcpy@GLIBC_2.14
+FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")
+"""A function of a file, with or without a version: memcpy@GLIBC_2.14."""
+
 USDT_NAME = re.compile(r"[A-Za-z0-9_.$-]+")
 """The provider or the name of a USDT probe."""
 _PATTERN = re.compile(r"[A-Za-z0-9_.$*?\[\]!-]+")
@@ -219,7 +221,7 @@ def _in_file(kind: Kind, text: str) -> Target:
         if rest[0].isdigit():
             return Target(kind, path=path, offset=_offset(rest, 0))
         symbol, plus, _ = rest.partition("+")
-        _whole(_FILE_SYMBOL, symbol, "function")
+        _whole(FILE_SYMBOL, symbol, "function")
         if plus and kind is not Kind.UPROBE:
             fail("a return has no offset, take it out or write uprobe", rest, len(symbol))
         offset = _offset(rest, len(symbol) + 1) if plus else 0

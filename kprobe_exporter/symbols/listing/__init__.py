@@ -2,5 +2,5 @@
 
 Takes a pattern. Gives the places that match, each with its prototype or fields on request, or a sentence
 that says why there are none.
-May import btf, elf, errors, grammar, symbols and tracefs.
+May import btf, elf, errors, grammar, symbols, tracefs and util.
 """

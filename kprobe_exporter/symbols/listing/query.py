@@ -12,10 +12,19 @@ from typing import NamedTuple
 from kprobe_exporter.elf import UsdtProbe, function_at, functions, locate, locate_usdt, usdt_probes
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.lexis import closest, kernel_number
-from kprobe_exporter.grammar.target import Kind, Target, is_pattern, names_library, parse_target
+from kprobe_exporter.grammar.target import (
+    FILE_SYMBOL,
+    LONGEST,
+    Kind,
+    Target,
+    is_pattern,
+    names_library,
+    parse_target,
+)
 from kprobe_exporter.grammar.usdt_argument import UsdtArgument, parse_usdt_arguments
 from kprobe_exporter.symbols.lists import text
 from kprobe_exporter.symbols.resolve import begin_alike, matcher
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 KINDS = frozenset(kind for kind in Kind if kind is not Kind.PAIR)
 """The kinds of a query. A pair is written as a mapping and has no name of its own."""
@@ -140,35 +149,36 @@ def _near(query: Query, events: Collection[str]) -> str:
     return closest(query.name, {event.partition(":")[2] for event in events})
 
 
-def file_places(query: Query) -> list[Target]:
-    """Return the matching functions of the file ``query.owner``, a path or a library's soname, sorted.
+def file_places(query: Query, files: ProbedFiles) -> Iterable[str]:
+    """Return the attach strings of the matching functions of a file, sorted; there may be a million.
 
-    For an offset in the file it is the function there. Names that no attach string can hold, such as those of
-    Go, are left out. Raises GrammarError if the
-    file cannot be probed, and ProbeRefused, with a sentence, if no function matches or can be probed.
+    The file is ``query.owner``, a path or a library's soname, and stays open in ``files``. An offset in it
+    stands for the function there. Names that no attach string can hold, such as those of Go, are left out.
+    Raises GrammarError if the file cannot be probed, and ProbeRefused, with a sentence, if no function
+    matches or can be probed.
     """
     kind = query.kind or Kind.UPROBE
     path = _absolute(query.owner)
     parse_target(f"{kind}:{path}:main")
     offset = kernel_number(query.name)
     if offset is not None:
-        return [_at(kind, path, offset)]
-    names = functions(path)
+        return [str(_at(kind, path, offset, files))]
     if query.is_exact:
-        found = [query.name]
-        _require_locatable(kind, path, query.name)
-    else:
-        matches = query.matcher()
-        found = [name for name in names if matches(path, name) and _fits(path, name)]
+        _require_locatable(kind, path, query.name, files)
+        return [f"{kind}:{path}:{query.name}"]
+    names = fitting = functions(path, files)
+    if query.name != "*":
+        fitting = [*filter(matcher(query.name), names)]
+    found = [name for name in fitting if _fits(path, name)]
     if not found:
-        near = begin_alike(query.name, sorted(names))
+        near = begin_alike(query.name, names)
         raise refusal(f"'{query.name}' matches none of the {len(names)} functions of {path}{near}")
-    if kind is not Kind.UPROBE and not query.is_exact:
-        _require_locatable(kind, path, found[0])
-    return [Target(kind, path=path, symbol=name) for name in sorted(found)]
+    if kind is not Kind.UPROBE:
+        _require_locatable(kind, path, found[0], files)
+    return (f"{kind}:{path}:{name}" for name in found)
 
 
-def _at(kind: Kind, path: str, offset: int) -> Target:
+def _at(kind: Kind, path: str, offset: int, files: ProbedFiles) -> Target:
     """Return the place at an ``offset`` of a file by the name of the function that has it.
 
     Where no attach string can hold the name, or where it is that of several functions, the offset stays.
@@ -177,12 +187,12 @@ def _at(kind: Kind, path: str, offset: int) -> Target:
         raise refusal(f"only a uprobe sits at an offset in a file: write uprobe:{path}:{offset:#x}")
     target = Target(kind, path=path, offset=offset)
     with suppress(GrammarError):
-        found = function_at(path, offset)
+        found = function_at(path, offset, files)
         if found is not None and _fits(path, found[0]):
             named = Target(kind, path=path, symbol=found[0], offset=found[1])
-            if locate(named).offset == offset:
+            if locate(named, files).offset == offset:
                 return named
-    _require_locatable(kind, path, f"{offset:#x}")
+    _require_locatable(kind, path, f"{offset:#x}", files)
     return target
 
 
@@ -193,7 +203,7 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow a library's link
 
 
-def usdt_places(query: Query) -> dict[Target, list[str]]:
+def usdt_places(query: Query, files: ProbedFiles) -> dict[Target, list[str]]:
     """Return the matching USDT probes of a file, sorted, each with a line for each place's arguments.
 
     Raises GrammarError if the file cannot be read or, for a plain name, if there is no such probe; and
@@ -205,9 +215,9 @@ def usdt_places(query: Query) -> dict[Target, list[str]]:
     path = _absolute(path)
     if provider and query.is_exact:
         target = parse_target(f"{Kind.USDT}:{path}:{provider}:{query.name}")
-        one = locate_usdt(target)
+        one = locate_usdt(target, files)
         return {replace(target, symbol=one.name): _usdt_arguments(one)}
-    known = usdt_probes(path)
+    known = usdt_probes(path, files)
     owned, named = matcher(provider or "*"), matcher(query.name)
     found = {
         Target(Kind.USDT, path=path, provider=one.provider, symbol=one.name): _usdt_arguments(one)
@@ -241,18 +251,15 @@ def _usdt_type(argument: UsdtArgument) -> str:
 
 
 def _fits(path: str, name: str) -> bool:
-    """Whether an attach string can hold the name."""
-    with suppress(GrammarError):
-        parse_target(f"{Kind.UPROBE}:{path}:{name}")
-        return True
-    return False
+    """Whether an attach string can hold the name, of a file whose path it can hold."""
+    return FILE_SYMBOL.fullmatch(name) is not None and len(f"{Kind.UPROBE}:{path}:{name}") <= LONGEST
 
 
-def _require_locatable(kind: Kind, path: str, name: str) -> None:
+def _require_locatable(kind: Kind, path: str, name: str, files: ProbedFiles) -> None:
     """Raise ProbeRefused if a probe of this kind cannot be set; for a call, if a half of it cannot."""
     target = parse_target(f"{kind}:{path}:{name}")
     try:
         for half in target.halves if kind is Kind.UCALL else (target,):
-            locate(half)
+            locate(half, files)
     except GrammarError as error:
         raise refusal(f"'{target}' cannot be probed: {error.message}") from None

@@ -16,6 +16,7 @@ from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.symbols.listing.details import Details
 from kprobe_exporter.symbols.listing.kernel import KernelPlaces, Listed
 from kprobe_exporter.symbols.listing.query import Query
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 PLACES = [parse_target("kprobe:ext4:ext4_open"), parse_target("tracepoint:sched:sched_switch")]
 
@@ -91,9 +92,9 @@ def test_what_cannot_be_probed(run: Run, error: Exception) -> None:
 def test_a_program_needs_no_tracefs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Query] = []
 
-    def file_places(query: Query) -> list[Target]:
+    def file_places(query: Query, files: ProbedFiles) -> list[str]:
         asked.append(query)
-        return [parse_target("uprobe:/bin/x:main")]
+        return ["uprobe:/bin/x:main"]
 
     monkeypatch.setattr(module, "file_places", file_places)
     for arguments in (["-x", "/bin/x"], ["-x", "/bin/x", "m*"], ["uprobe:/bin/x:m*"]):
@@ -129,8 +130,7 @@ def test_a_reader_that_goes_ends_it_quietly() -> None:
     """The output is longer than a pipe holds, and the reader closes the pipe."""
     code = (
         "from kprobe_exporter.cli import list as module, main\n"
-        "from kprobe_exporter.grammar.target import parse_target\n"
-        "module.file_places = lambda query: [parse_target('uprobe:/bin/x:f')] * 100_000\n"
+        "module.file_places = lambda query, files: iter(['uprobe:/bin/x:f'] * 100_000)\n"
         "main(['list', '-x', '/bin/x'])"
     )
     with subprocess.Popen(

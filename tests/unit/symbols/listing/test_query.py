@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, parse_target
 from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query
+from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.compiling import compiled
 from tests.support.programs import file_offset
 
@@ -83,55 +85,56 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("elf") / "lib.so", SOURCE, "-shared", "-fPIC")
 
 
+def places(query: Query) -> list[str]:
+    with closing(ProbedFiles()) as files:
+        return [*file_places(query, files)]
+
+
 def names(query: Query) -> list[str]:
-    return [place.symbol for place in file_places(query)]
+    return [parse_target(place).symbol for place in places(query)]
 
 
 def test_all_that_an_attach_string_can_hold(library: Path) -> None:
-    places = file_places(Query("*", Kind.UPROBE, str(library), "*"))
-    assert {"shared", "alone"} <= {place.symbol for place in places}
-    assert [str(place) for place in places] == sorted(str(parse_target(str(place))) for place in places)
-    assert not any(re.search(r"[()]", place.symbol) for place in places)
+    found = places(Query("*", Kind.UPROBE, str(library), "*"))
+    assert {f"uprobe:{library}:{name}" for name in ("shared", "alone")} <= set(found)
+    assert found == sorted(str(parse_target(place)) for place in found)
+    assert not any(re.search(r"[()]", place) for place in found)
 
 
 def test_a_pattern(library: Path) -> None:
     assert names(parse_query(f"uprobe:{library}:[as]*[!a]")) == ["alone", "shared"]
-    [place] = file_places(parse_query(f"uretprobe:{library}:al*"))
-    assert str(place) == f"uretprobe:{library}:alone"
+    assert places(parse_query(f"uretprobe:{library}:al*")) == [f"uretprobe:{library}:alone"]
 
 
 def test_an_offset_is_named(library: Path, tmp_path: Path) -> None:
     alone = file_offset(str(library), "alone")
     for more, place in ((0, "alone"), (1, "alone+1")):
-        assert [str(one) for one in file_places(parse_query(f"uprobe:{library}:{alone + more:#x}"))] == [
-            f"uprobe:{library}:{place}"
-        ]
+        query = parse_query(f"uprobe:{library}:{alone + more:#x}")
+        assert places(query) == [f"uprobe:{library}:{place}"]
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-o", stripped, library], check=True)
     local = file_offset(str(library), "hidden")
-    assert [str(one) for one in file_places(Query("", Kind.UPROBE, str(stripped), str(local)))] == [
-        f"uprobe:{stripped}:{local:#x}"
-    ]
+    query = Query("", Kind.UPROBE, str(stripped), str(local))
+    assert places(query) == [f"uprobe:{stripped}:{local:#x}"]
     with pytest.raises(ProbeRefused, match="is not in its code"):
-        file_places(parse_query(f"uprobe:{library}:0x1"))
+        places(parse_query(f"uprobe:{library}:0x1"))
     with pytest.raises(
         ProbeRefused, match=f"^only a uprobe sits at an offset in a file: write uprobe:{library}:0x10.$"
     ):
-        file_places(parse_query(f"uretprobe:{library}:0x10"))
+        places(parse_query(f"uretprobe:{library}:0x10"))
 
 
 def test_a_library_by_its_name() -> None:
-    places = file_places(parse_query("ucall:libc.so.6:getaddrinf[o]"))
-    assert [str(place) for place in places] == ["ucall:libc.so.6:getaddrinfo"]
+    assert places(parse_query("ucall:libc.so.6:getaddrinf[o]")) == ["ucall:libc.so.6:getaddrinfo"]
     root = f"/proc/{os.getpid()}/root"
-    [place] = file_places(Query("getaddrinfo", Kind.UPROBE, f"{root}:libc.so.6", "getaddrinfo"))
-    assert str(place) == f"uprobe:{root}:libc.so.6:getaddrinfo"
+    query = Query("getaddrinfo", Kind.UPROBE, f"{root}:libc.so.6", "getaddrinfo")
+    assert places(query) == [f"uprobe:{root}:libc.so.6:getaddrinfo"]
 
 
 def test_one_function_of_a_relative_path(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(library.parent)
-    [place] = file_places(Query("alone", Kind.UCALL, "lib.so", "alone"))
-    assert str(place) == f"ucall:{library}:alone"
+    assert places(Query("alone", Kind.UCALL, "lib.so", "alone")) == [f"ucall:{library}:alone"]
+    assert places(Query("al*", Kind.UPROBE, "lib.so", "al*")) == [f"uprobe:{library}:alone"]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_one_function_of_a_relative_path(library: Path, monkeypatch: pytest.Monk
 )
 def test_why_not(library: Path, name: str, said: str) -> None:
     with pytest.raises(ProbeRefused) as error:
-        file_places(Query(name, Kind.UPROBE, str(library), name))
+        places(Query(name, Kind.UPROBE, str(library), name))
     assert said in str(error.value)
 
 
@@ -158,11 +161,11 @@ def test_no_program(tmp_path: Path) -> None:
         (Path("/a b"), "blank"),
     ):
         with pytest.raises(GrammarError, match=said):
-            file_places(Query("*", Kind.UPROBE, str(path), "*"))
+            places(Query("*", Kind.UPROBE, str(path), "*"))
 
 
 def test_this_interpreter() -> None:
     """Each function that is listed can be attached, for any symbol names of this interpreter."""
     path = os.path.realpath(sys.executable)
-    for place in file_places(Query("*", Kind.UPROBE, path, "*")):
-        assert parse_target(str(place)).path == path
+    for place in places(Query("*", Kind.UPROBE, path, "*")):
+        assert parse_target(place).path == path

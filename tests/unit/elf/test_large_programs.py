@@ -1,0 +1,115 @@
+"""An ordinary large program, with a million symbols, is listed, searched and named."""
+
+import random
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from kprobe_exporter.elf import functions, locate
+from kprobe_exporter.elf.names import functions_at
+from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.util.rooted_path import ProbedFiles
+from tests.support.counted_reads import Reads
+from tests.support.crafted_elf import ADDRESS, CODE, NAMES, SYMTAB, elf
+from tests.support.patience import patience
+
+T = TypeVar("T")
+
+COUNT = 1_000_000
+NAME = b"_ZN4node3lib%07dEvRKSsi\0"
+LENGTH = len(NAME % 0)
+
+SECONDS = 3.0
+MIB = 300
+
+MEASURED = (
+    "import pathlib, runpy, sys, time\n"
+    "sys.argv = ['kprobe_exporter', *sys.argv[1:]]\n"
+    "try:\n    runpy.run_module('kprobe_exporter', run_name='__main__')\n"
+    "finally:\n    status = pathlib.Path('/proc/self/status').read_text()\n"
+    "    print(time.process_time(), status.partition('VmHWM:')[2].split()[0], file=sys.stderr)\n"
+)
+"""Runs a command, and tells its seconds of processor time and its most KiB."""
+
+
+def name(number: int) -> str:
+    return (NAME % number)[:-1].decode()
+
+
+def offset(number: int) -> int:
+    return CODE + 16 * number
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program whose linker has sorted the names otherwise than the symbols, as lld and gold do."""
+    places = list(range(1, 1 + COUNT * LENGTH, LENGTH))
+    random.Random(1).shuffle(places)
+    numbers = [place // LENGTH for place in places]
+    info = 0x12 << 32 | 1 << 48  # a global function in section 1
+    words = array("Q", bytes(24 * COUNT))
+    words[0::3] = array("Q", [place | info for place in places])
+    words[1::3] = array("Q", [ADDRESS + offset(number) for number in numbers])
+    words[2::3] = array("Q", [16] * COUNT)
+    text = b"\0" + b"".join([NAME % number for number in range(COUNT)])
+    sections = (NAMES, text, 0, 0), (SYMTAB, words.tobytes(), 1, 0)
+    return elf(tmp_path_factory.mktemp("large") / "program", *sections, code=16 * COUNT)
+
+
+def within(seconds: float, ask: Callable[[], T]) -> T:
+    began = time.thread_time()
+    answer = ask()
+    assert time.thread_time() - began < patience(seconds)
+    return answer
+
+
+def listed(program: Path, pattern: str) -> list[str]:
+    """Return what ``list -x`` prints, which takes a bounded time and memory."""
+    command = [sys.executable, "-c", MEASURED, "list", "-x", str(program), pattern]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    *said, used = result.stderr.splitlines()
+    assert said == []
+    seconds, kib = map(float, used.split())
+    assert seconds < patience(SECONDS)
+    assert kib < MIB << 10
+    return result.stdout.splitlines()
+
+
+def test_listed(program: Path) -> None:
+    found = listed(program, "*")
+    assert len(found) == COUNT
+    assert found[::99_999] == [f"uprobe:{program}:{name(number)}" for number in range(0, COUNT, 99_999)]
+
+
+def test_searched(program: Path) -> None:
+    found = listed(program, "*lib012345[5-9]*")
+    assert found == [f"uprobe:{program}:{name(number)}" for number in range(123_455, 123_460)]
+
+
+def test_probed(program: Path) -> None:
+    """The first probe makes the index, and the others of a plan use it."""
+    targets = [parse_target(f"uprobe:{program}:{name(number)}") for number in (0, 654_321, COUNT - 1)]
+    with closing(ProbedFiles()) as files:
+        places = within(SECONDS, lambda: [locate(target, files).offset for target in targets])
+    assert places == [offset(0), offset(654_321), offset(COUNT - 1)]
+
+
+def test_named(program: Path) -> None:
+    numbers = [0, 1, 77, 654_321, COUNT - 1]
+    places = {offset(number) + number % 16: name(number) for number in numbers}
+    assert within(SECONDS, lambda: functions_at(str(program), places)) == places
+
+
+def test_each_name_is_read_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the names, not of the symbols, for which a block a name would be 16 GB."""
+    reads = Reads(monkeypatch)
+    assert len(functions(str(program))) == COUNT
+    assert (reads.files, reads.names) == (1, COUNT)
+    assert reads.bytes < 1.01 * program.stat().st_size
