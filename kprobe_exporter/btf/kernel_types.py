@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 
-from kprobe_exporter.btf import types as btf
 from kprobe_exporter.btf.enums import constants, enum_names, enumerators
 from kprobe_exporter.btf.members import Member, resolve
+from kprobe_exporter.btf.prototypes import Prototype, prototypes_in, symbols_of
 from kprobe_exporter.btf.structures import Structures, nearest
 from kprobe_exporter.btf.types import Data, Types
 from kprobe_exporter.errors import GrammarError
@@ -17,7 +17,7 @@ NO_TYPES = "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF), so that members cann
 
 
 class KernelTypes:
-    """Resolves paths into structures.
+    """The prototypes of functions, and where paths into structures lead.
 
     ``read`` returns the content of a file of /sys/kernel/btf, by its name, or raises OSError; ``modules``
     returns the names of the modules' files. What was read stays in memory as long as this object: 5 MB for
@@ -29,11 +29,25 @@ class KernelTypes:
     ) -> None:
         self._read, self._modules = read, modules
         self._types: dict[str, Types] = {}
+        self._structures: dict[str, Structures] = {}
         self._enums: dict[str, Mapping[int, str]] = {}
 
     def structures(self, module: str = "") -> Structures:
         """Return the structures of the kernel, or of a module. Raises GrammarError if there are none."""
-        return Structures(self._of(module))
+        if module not in self._structures:
+            self._structures[module] = Structures(self._of(module))
+        return self._structures[module]
+
+    def prototypes(self, names: Collection[str], module: str = "") -> dict[str, Prototype]:
+        """Return the prototypes of these functions of the kernel, or of a module; empty without BTF.
+
+        A missing file is tried again at the next call, since the module may be loaded by then. Raises
+        GrammarError, see ``read_prototypes``.
+        """
+        symbols = symbols_of(names)
+        with suppress(OSError):
+            return prototypes_in(self._read_types(module, symbols), symbols) if symbols else {}
+        return {}
 
     def member(
         self,
@@ -51,11 +65,12 @@ class KernelTypes:
         Raises GrammarError if they are not known.
         """
         types = self._of(module)
-        prototypes = {types.record(number).value for number in types.find(function, (btf.FUNC,))}
+        prototypes = types.prototypes(function)
         if len(prototypes) != 1:
             why = "several functions of this name" if prototypes else "no function of this name"
             raise GrammarError(f"the types of {function}'s parameters are not known: BTF has {why}")
-        record = types.record(prototypes.pop())
+        [prototype] = prototypes
+        record = types.record(prototype)
         found = {RETURN: record.value}
         for number in range(record.vlen):
             name, type_ = record.words[record.at + 2 * number : record.at + 2 * number + 2]
@@ -104,13 +119,17 @@ class KernelTypes:
                     yield self._of(module)
 
     def _of(self, module: str) -> Types:
+        """Return the types of the kernel, or of a module. Raises GrammarError."""
+        try:
+            return self._read_types(module)
+        except OSError as error:
+            missing = f"there are no types of the module {module} (is it loaded?)" if module else NO_TYPES
+            raise GrammarError(missing) from error
+
+    def _read_types(self, module: str, names: Collection[str] = ()) -> Types:
+        """Return the same; ``names`` are functions for later questions. Raises GrammarError and OSError."""
         name = module or KERNEL
         if name not in self._types:
-            base = self._of("") if module else None
-            try:
-                data = self._read(name)
-            except OSError as error:
-                missing = f"there are no types of the module {module} (is it loaded?)" if module else NO_TYPES
-                raise GrammarError(missing) from error
-            self._types[name] = Types(data, base=base)
+            base = self._read_types("") if module else None
+            self._types[name] = Types(self._read(name), names, base)
         return self._types[name]

@@ -1,7 +1,7 @@
 """Members of structures from BTF: a path such as ``sk->__sk_common.skc_dport`` becomes offsets and a type."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
@@ -160,7 +160,7 @@ class _Walk:
             raise damaged(f"the member {row.name} does not begin at a byte")
         return replace(spot.moved(row.offset // 8, row.type), bit=row.offset % 8, width=row.width)
 
-    def _no_member(self, structure: str, name: str, rows: list[Row]) -> str:
+    def _no_member(self, structure: str, name: str, rows: Sequence[Row]) -> str:
         """Return the sentence for an unknown member, with the nearest names and the members.
 
         A member of an embedded structure may be meant, as ``__sk_common.skc_dport`` by ``skc_dport``.

@@ -1,8 +1,7 @@
 """Prototypes of functions from BTF, and how the kernel fetches their arguments and return values."""
 
 import re
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.btf import types as btf
@@ -55,11 +54,21 @@ def read_prototypes(data: Data, names: Collection[str], base: Data | None = None
     are found. A name of several functions with different prototypes is left out. Raises GrammarError for
     data that is damaged, of another byte order, or of an unknown form.
     """
-    symbols = {name for name in names if _SYMBOL.fullmatch(name)}
-    types = btf.Types(data, symbols, btf.Types(base) if base is not None else None)
+    symbols = symbols_of(names)
+    return prototypes_in(btf.Types(data, symbols, btf.Types(base) if base is not None else None), symbols)
+
+
+def symbols_of(names: Iterable[str]) -> set[str]:
+    """Return those names that a function may have."""
+    return {name for name in names if _SYMBOL.fullmatch(name)}
+
+
+def prototypes_in(types: btf.Types, names: Iterable[str]) -> dict[str, Prototype]:
+    """Return the same of types that are read."""
     found = {}
-    for name, numbers in types.functions.items():
-        if len(numbers) > _MOST_NAMESAKES:
+    for name in names:
+        numbers = types.prototypes(name)
+        if not 0 < len(numbers) <= _MOST_NAMESAKES:
             continue
         first, *others = (_Reader(types).prototype(name, number) for number in numbers)
         if all(other == first for other in others):
@@ -67,33 +76,6 @@ def read_prototypes(data: Data, names: Collection[str], base: Data | None = None
     return found
 
 
-class Btf:
-    """The running kernel's prototypes. Each is looked up once, and only the results are kept.
-
-    ``read`` returns the content of a file of /sys/kernel/btf, by its name, or raises OSError.
-    """
-
-    def __init__(self, read: Callable[[str], Data]) -> None:
-        self._read = read
-        self._known: dict[tuple[str, str], Prototype | None] = {}
-
-    def prototypes(self, names: Collection[str], module: str = "") -> dict[str, Prototype]:
-        """Return the prototypes of these functions of the kernel, or of a module; empty without BTF.
-
-        A missing file is tried again at the next call, since the module may be loaded by then. Raises
-        GrammarError, see ``read_prototypes``.
-        """
-        new = {name for name in names if (module, name) not in self._known}
-        if new:
-            with suppress(OSError):
-                data, *base = [self._read(name) for name in (module, _KERNEL) if name]
-                found = read_prototypes(data, new, *base)
-                self._known |= {(module, name): found.get(name) for name in new}
-        answers = {name: self._known.get((module, name)) for name in names}
-        return {name: prototype for name, prototype in answers.items() if prototype}
-
-
-_KERNEL = "vmlinux"
 _SYMBOL = re.compile(r"[\w.$]+", re.ASCII)
 _QUALIFIERS = {btf.CONST: "const", btf.VOLATILE: "volatile", btf.RESTRICT: "restrict"}
 _TAGGED = {btf.STRUCT: "struct", btf.UNION: "union", btf.ENUM: "enum", btf.ENUM64: "enum"}

@@ -35,18 +35,21 @@ class Row(NamedTuple):
 class Structures:
     """The structures in some types: those of the kernel, or of a module with the kernel's behind them.
 
-    Types are numbers, 0 for void. All methods raise GrammarError for damaged data.
+    Types are numbers, 0 for void. All methods raise GrammarError for damaged data. A structure is searched
+    for once, and its members are read once: ``struct sock`` has 120.
     """
 
     def __init__(self, types: Types) -> None:
         self._types = types
+        self._named: dict[str, int | None] = {}
+        self._members: dict[int, tuple[Row, ...]] = {}
 
     def named(self, name: str) -> int | None:
         """Return the structure, union or typedef of one of this name; None if there is none."""
-        for found in self._types.find(name, (*STRUCTURES, btf.TYPEDEF)):
-            if self.is_structure(found):
-                return self.plain(found)
-        return None
+        if name not in self._named:
+            found = self._types.find(name, (*STRUCTURES, btf.TYPEDEF))
+            self._named[name] = next((self.plain(one) for one in found if self.is_structure(one)), None)
+        return self._named[name]
 
     def near(self, name: str) -> str:
         """Return ``, did you mean 'sock'?`` for the nearest structures, or nothing."""
@@ -72,9 +75,12 @@ class Structures:
         """Return a type as C spells it: ``struct sock *``."""
         return spelled(self._types, number)
 
-    def rows(self, number: int) -> list[Row]:
+    def rows(self, number: int) -> tuple[Row, ...]:
         """Return the members of a structure, those of its anonymous members in their place."""
-        return list(self._rows(self.plain(number), 0, _DEEPEST))
+        plain = self.plain(number)
+        if plain not in self._members:
+            self._members[plain] = tuple(self._rows(plain, 0, _DEEPEST))
+        return self._members[plain]
 
     def _rows(self, number: int, offset: int, left: int) -> Iterator[Row]:
         if not left:

@@ -65,8 +65,8 @@ class Record(NamedTuple):
 class Types:
     """The types of ``data``, which may continue those of ``base``, as a module's continue the kernel's.
 
-    ``functions`` maps each of ``names`` that is a function here to the numbers of its prototypes. Raises
-    GrammarError, whose message is a sentence, for data that is damaged or of an unknown form.
+    The functions of ``names`` are found while the types are walked. Raises GrammarError, whose message is a
+    sentence, for data that is damaged or of an unknown form.
     """
 
     def __init__(self, data: Data, names: Collection[str] = (), base: "Types | None" = None) -> None:
@@ -81,7 +81,7 @@ class Types:
         self._end_of_strings: int = self._first_string + len(strings)
         self._starts = array("I")
         self._first: int = base._first + len(base._starts) if base else 1
-        self.functions: dict[str, set[int]] = {}
+        self._functions: dict[str, set[int]] = {name: set() for name in names}
         self._walk(_Strides({**_lengths_told(data, header), **_LENGTHS}), names)
 
     def record(self, number: int) -> Record:
@@ -122,6 +122,13 @@ class Types:
                     found.append(self._first + count - 1)
                 count = following[count - 1]
         return sorted(found)
+
+    def prototypes(self, function: str) -> set[int]:
+        """Return the numbers of the prototypes of the functions of this name, not those of ``base``."""
+        if function not in self._functions:
+            numbers = (number for number in self.find(function, (FUNC,)) if number >= self._first)
+            self._functions[function] = {self.record(number).value for number in numbers}
+        return self._functions[function]
 
     @cached_property
     def _named(self) -> tuple["array[int]", "array[int]"]:
@@ -169,7 +176,7 @@ class Types:
                 start(at)
                 info = words[at + 1]
                 if info >> 24 == FUNC and words[at] in wanted:
-                    self.functions.setdefault(wanted[words[at]], set()).add(words[at + 2])
+                    self._functions[wanted[words[at]]].add(words[at + 2])
                 at += strides[info]
         except IndexError:
             at = end + 1

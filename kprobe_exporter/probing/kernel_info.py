@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache, partial
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.btf.prototypes import Btf
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.elf import locate, locate_usdt, matching_usdt
 from kprobe_exporter.errors import GrammarError, ProbeRefused
@@ -38,12 +37,13 @@ def known_kernel(
 ) -> Kernel:
     """Collect the facts of the kernel that these probes need. ``files`` are those of the running kernel."""
     files, probes = files or running_kernel(instance.files), list(probes)
+    types = KernelTypes(files.btf, files.types)
     place = cache(partial(_place, resolver, most, instance.probed_files))
     return Kernel(
         instance.event_format,
         instance.counts_tracepoints(),
         binary,
-        _prototypes(probes, place, files),
+        _prototypes(probes, place, types),
         place,
         partial(locate, files=instance.probed_files),
         partial(locate_usdt, files=instance.probed_files),
@@ -51,7 +51,7 @@ def known_kernel(
         machine=_machine(files),
         no_user_stacks=_no_user_stacks(probes, files),
         near=partial(near_tracepoint, instance.files),
-        types=KernelTypes(files.btf, files.types),
+        types=types,
     )
 
 
@@ -133,12 +133,11 @@ def _machine(kernel: KernelFiles) -> str | None:
 
 
 def _prototypes(
-    probes: Iterable[Probe], place: Callable[[Target], tuple[Target, str]], files: KernelFiles
+    probes: Iterable[Probe], place: Callable[[Target], tuple[Target, str]], types: KernelTypes
 ) -> Prototypes:
     """Return the prototypes that BTF has of the functions, under their names in this kernel."""
-    btf = Btf(files.btf)
     try:
-        return look_up(_placed(probes, place), btf.prototypes)
+        return look_up(_placed(probes, place), types.prototypes)
     except GrammarError as error:
         log.warning("%s: types are as they would be without it", error.message)
         return {}

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from kprobe_exporter.btf.prototypes import Btf
+from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.tracefs.mount import mounted
 from tests.bench.checks import require_up
 from tests.bench.firing_guest import append
@@ -50,7 +50,8 @@ class Kernel:
         """The first functions that the kernel lists and lets be probed, with a first parameter of 64 bits."""
         listed = (self._root / "available_filter_functions").read_text().splitlines()
         names = list(filter(FUNCTION.fullmatch, dict.fromkeys(listed)))
-        prototypes = Btf(lambda name: Path("/sys/kernel/btf", name).read_bytes()).prototypes(names)
+        types = KernelTypes(lambda name: Path("/sys/kernel/btf", name).read_bytes())
+        prototypes = types.prototypes(names)
         found: list[str] = []
         for name in names:
             parameters = prototypes[name].params if name in prototypes else ()

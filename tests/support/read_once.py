@@ -135,8 +135,7 @@ def _types(patch: pytest.MonkeyPatch) -> None:
         types._starts, functions = known[types._data]
         for name in names:
             for offset in types.offsets(name):
-                for number in functions.get(offset, ()):
-                    types.functions.setdefault(name, set()).add(number)
+                types._functions[name].update(functions.get(offset, ()))
 
     patch.setattr(Types, "_walk", read)
     vmlinux = Path("/sys/kernel/btf/vmlinux")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.btf.prototypes import Btf, Param, Prototype
+from kprobe_exporter.btf.prototypes import Param, Prototype
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind, Target
@@ -47,11 +47,11 @@ class Details:
             return found, []
         if not (self._types / "vmlinux").exists():
             return found, [f"no prototypes: there is no {self._types / 'vmlinux'} (CONFIG_DEBUG_INFO_BTF)"]
-        btf, types = Btf(self._btf), KernelTypes(self._btf)
+        types = KernelTypes(self._btf)
         alone = sum(map(len, functions.values())) == 1
         try:
             for module, asked in functions.items():
-                for name, prototype in btf.prototypes(asked, module).items():
+                for name, prototype in types.prototypes(asked, module).items():
                     members = parameters(types, module, name) if alone else ()
                     found[asked[name]] = [signature(prototype), *members]
         except GrammarError as error:

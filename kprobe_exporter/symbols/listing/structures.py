@@ -1,6 +1,6 @@
 """Structures as ``list`` prints them: the members with their types and offsets, as BTF has them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kprobe_exporter.btf.kernel_types import RETURN, KernelTypes
@@ -36,7 +36,7 @@ def parameters(types: KernelTypes, module: str, function: str) -> Iterator[str]:
             yield from _table(structures, structures.rows(target), f"{name}->")
 
 
-def _table(structures: Structures, rows: list[Row], prefix: str) -> Iterator[str]:
+def _table(structures: Structures, rows: Sequence[Row], prefix: str) -> Iterator[str]:
     """Yield a line for each member: its offset in bytes, of a bit field also the bit; its name, its type."""
     cells = [(_offset(row), f"{prefix}{row.name}", structures.spelled(row.type)) for row in rows]
     widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(2)]

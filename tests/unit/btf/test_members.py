@@ -1,7 +1,9 @@
 """Paths into structures: what each leads to in types that are made here, and how others are refused."""
 
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.btf.members import Member
 from kprobe_exporter.btf.structures import Structures
-from kprobe_exporter.btf.types import Types
+from kprobe_exporter.btf.types import MANY, Types
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.members import is_path, parse_path
 from tests.support.btf_samples import Blob, structures
@@ -237,6 +239,37 @@ def test_types_are_read_once_and_only_when_needed() -> None:
     known.member("(sock)x->sk_cookie")
     known.member("(sock)x->sk_fn")
     assert read == ["vmlinux"]
+
+
+def test_what_many_members_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The types are walked once for all functions, and a structure is read once for all paths."""
+    blob, functions = structures(), [f"f{number}" for number in range(MANY + 1)]
+    sock = Structures(Types(blob.data())).named("sock")
+    assert sock
+    for name in functions:
+        blob.function(name, 0, ("sk", blob.to(sock)))
+    data, done = blob.data(), Counter[str]()
+
+    def counted(owner: type, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def count(*given: Any) -> Any:
+            done[name] += 1
+            return plain(*given)
+
+        monkeypatch.setattr(owner, name, count)
+
+    for owner, name in ((Types, "_walk"), (Types, "find"), (Structures, "_declared")):
+        counted(owner, name)
+    known = KernelTypes({"vmlinux": data}.__getitem__)
+    assert known.prototypes(functions).keys() == set(functions)
+    known.member("(sock)sk->sk_cookie", root=known.roots("", "f0").get)
+    once = done.copy()
+    assert (once["_walk"], once["find"]) == (1, 1)
+    for name in functions:
+        for path in ("(sock)sk->sk_cookie", "sk->sk_cookie", "(sock)sk->sk_fn"):
+            known.member(path, root=known.roots("", name).get)
+    assert done == once
 
 
 @given(st.binary(min_size=1, max_size=60), st.integers(24, len(DATA) - 1))

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pytest
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.btf.prototypes import Btf
 from kprobe_exporter.config.values import Attach, Probe, WrittenPath, return_type
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.filter import parse_filter
@@ -46,7 +45,7 @@ def planned(
             for name, texts in written.items()
         },
     )
-    known = look_up([attach], Btf(READ).prototypes)
+    known = look_up([attach], KernelTypes(READ).prototypes)
     return typed(Probe("p", "", (attach,)), attach, known, machine, KernelTypes(READ))
 
 

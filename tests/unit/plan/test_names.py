@@ -9,7 +9,6 @@ import pytest
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.btf.prototypes import Btf
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.labels import DECODERS
@@ -54,7 +53,7 @@ def planned(probe: Probe, *, btf: bool = True) -> ProbePlan:
 
     known = KernelTypes(types)
     places = [one for attach in probe.attach for one in attach.single]
-    prototypes = look_up(places, Btf(types).prototypes)
+    prototypes = look_up(places, known.prototypes)
     kernel = Kernel(text, counts_tracepoints=True, binary=True, prototypes=prototypes, types=known)
     decoders = {**DECODERS, "name": decoder_with(known.words)}
     return plan_probe(probe, "kprobe", decoders, kernel, count())
