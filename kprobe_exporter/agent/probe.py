@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from kprobe_exporter.agent.overhead import cost
 from kprobe_exporter.aggregate.numbers import Numbers
+from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.snapshot import HeatMap, ProbeStatus, ShownState
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import ProbePlan, Sample
@@ -167,7 +168,9 @@ def _lost(attached: Attached, numbers: Numbers) -> int | None:
 def warn_of_strings(attached: Attached) -> None:
     """Warn that a user who chooses a string can forge text events; a thread's name is too short for that."""
     args = (arg for part in attached.parts for arg in part.layout.args)
-    names = [arg.name for arg in args if arg.kind in ("str", "texts") and arg.name != "comm"]
+    names = [
+        arg.name for arg in args if arg.kind in ("str", "texts") and arg.name not in ("comm", COMMON_COMM)
+    ]
     if names:
         log.warning(
             "the probe '%s' reads %s from the kernel's text, in which a string with a newline can forge "

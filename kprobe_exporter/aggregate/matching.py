@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import Note
 from kprobe_exporter.aggregate.open_calls import INHERITED, Key, OpenCalls, above
-from kprobe_exporter.aggregate.recipes import PLACES, tuple_getter
+from kprobe_exporter.aggregate.recipes import tuple_getter
 from kprobe_exporter.model.joins import DISTANCE
 from kprobe_exporter.model.records import (
     CALLER,
     LAYOUT_ID,
+    PLACES,
     STACK_POINTER,
     TID,
     TIME,

@@ -22,12 +22,11 @@ from kprobe_exporter.model.aggregation import (
 from kprobe_exporter.model.condition import Computed, has_match
 from kprobe_exporter.model.joins import JoinRecipe
 from kprobe_exporter.model.records import (
-    CALLER,
-    CPU,
+    COMMON_COMM,
     LAYOUT_ID,
+    PLACES,
     STACK_POINTER,
-    TGID,
-    TID,
+    VALUES,
     Join,
     Layout,
     Record,
@@ -37,7 +36,8 @@ from kprobe_exporter.model.values import LARGEST, MAX_ERRNO, SMALLEST, ReturnTyp
 
 Getter: TypeAlias = Callable[[Record], Value]
 
-PLACES = {"cpu": CPU, "tid": TID, "pid": TGID, "caller": CALLER}
+LOOKED_UP = frozenset({"pid", "common_tgid", "comm", COMMON_COMM, "caller", "symbol"})
+"""Fields that a record of the kernel's does not hold, unless they are arguments."""
 
 ERRORS = Where(
     ("return",),
@@ -166,7 +166,7 @@ def _plain_key(layout: Layout, name: str) -> bool:
         if arg.name == name:
             special = arg.type in ("char", "symbol") or "[" in arg.type
             return arg.kind in ("int", "hex", "str") and not special
-    return name in ("tid", "cpu")
+    return name in ("tid", "cpu", "common_pid", "common_cpu")
 
 
 def record_filters(filters: Iterable[Mapping[Layout, Where]]) -> dict[int, RecordFilter]:
@@ -182,9 +182,15 @@ def record_filters(filters: Iterable[Mapping[Layout, Where]]) -> dict[int, Recor
 
 def is_writable(where: Where, layout: Layout) -> bool:
     """Return whether a source can evaluate a condition, on plain numbers and strings of the record."""
-    plain = {arg.name for arg in layout.args if arg.kind in ("int", "hex", "str", "bare") and not arg.type}
-    looked_up = {arg.name for arg in layout.args} | {"pid", "caller", "symbol", "comm"}
-    return not has_match(where.condition) and not looked_up.difference(plain).intersection(where.fields)
+
+    def is_plain(name: str) -> bool:
+        place = layout.place(name)
+        arg = None if place is None else layout.args[place - VALUES]
+        if arg is None:
+            return name not in LOOKED_UP
+        return arg.kind in ("int", "hex", "str", "bare") and not arg.type
+
+    return not has_match(where.condition) and all(map(is_plain, where.fields))
 
 
 @lru_cache(256)
@@ -238,11 +244,11 @@ def column(layout: Layout, field: str) -> tuple[int, Callable[[Value], Value] | 
 
     A field that a record does not hold has the layout's number converted to its one value, or to None.
     """
-    if field == "symbol":
+    place = layout.place(field)
+    if place is None and field == "symbol":
         symbol = layout.symbol.encode()
         return LAYOUT_ID, lambda _: symbol
-    place = PLACES[field] if field in PLACES else layout.place(field)
-    if place is None:
+    if place is None and (place := PLACES.get(field)) is None:
         return LAYOUT_ID, lambda _: None
     if field == "return" and layout.returns is not None and layout.returns.wrap:
         return place, normal_return(layout.returns)

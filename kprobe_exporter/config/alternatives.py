@@ -25,7 +25,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.model.records import STACK_POINTER
 
-THREAD_KEYS = frozenset({"tid", "pid", "cpu"})
+THREAD_KEYS = frozenset({"tid", "pid", "cpu", "common_pid", "common_tgid", "common_cpu"})
 """Fields that every event has, so that a pair may use them as its key without fetching them."""
 
 RETURN_OF_END = "a pair's `return` is that of its last event: fetch this one's $retval under another name"
@@ -124,7 +124,7 @@ class _Pair:
             except GrammarError as error:
                 self.report(place, error.message, column=error.column)
             else:
-                yield name, place
+                yield ("tid" if name == "common_pid" else name), place
 
     def _begin(self, half: str | HalfModel, at: Path) -> Alternative:
         """Build an event that begins the pair. Its ``return`` is not the pair's."""

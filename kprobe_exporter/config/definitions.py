@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from kprobe_exporter.config.fields import PATTERNS, PROBE_NAME
 from kprobe_exporter.config.schema import ProbeModel
-from kprobe_exporter.config.sites import BUILT_IN
+from kprobe_exporter.config.sites import BUILT_IN, EITHER, is_own_field
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import Definition, ProbeKind, parse_definition
@@ -123,11 +123,13 @@ class DefinitionReader:
         """Yield NAME and fetch argument; for an event probe, NAME and field."""
         for arg in self.definition.args:
             name = arg.name
-            if name == "comm" and arg.expression.lower() == "$comm":
+            if name == "comm" and arg.expression.lower() == "$comm" and not self.on_event:
                 continue  # every event has it
             if arg.expression == "$arg*":
                 self.wrong("$arg* is many: give each argument a name of its own", "$arg*")
-            elif name in BUILT_IN and not (name == "return" and self.on_event):
+            elif name in BUILT_IN and not (
+                self.on_event and (name == "return" or is_own_field(name, arg.expression))
+            ):
                 self.wrong(f"{name!r} is a built-in field: choose another name", name)
             elif name in (self.probe.fetch or {}):
                 sentence = "the definition has an argument of this name: choose another"
@@ -139,8 +141,10 @@ class DefinitionReader:
 
     def _field(self, arg: FetchArg) -> str | None:
         """Return the event's field that is fetched, whose type is the event's own; None if it is refused."""
+        if arg.expression in EITHER:
+            return arg.expression
         field = arg.expression.removeprefix("$")
-        if not re.fullmatch(r"\w+", field) or field.lower() == "comm" or arg.count:
+        if not re.fullmatch(r"\w+", field) or arg.count:
             self.wrong("of an event, this version fetches its fields only, as NAME=$FIELD", arg.body)
             return None
         if arg.type:

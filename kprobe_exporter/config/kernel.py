@@ -11,12 +11,13 @@ from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.formula import COMPUTED, as_filter
 from kprobe_exporter.grammar.lexis import NAME
+from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
 
 MOST_LABELS = 2
 """TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3 keys, and a histogram's value is one of them."""
 
-NOT_KEYS = frozenset({"pid", "caller", "symbol"})
+NOT_KEYS = frozenset({"pid", "common_tgid", "caller", "symbol"})
 """Fields that the agent determines for each event, so that hist triggers do not have them."""
 
 WORDS = frozenset({"hitcount", "raw", "stacktrace", "STACKTRACE", "CPU"})
@@ -43,7 +44,7 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
     """Refuse the settings of a metric that hist triggers do not support, by paths within the metric."""
     if metric.kind == "gauge":
         report(("gauge",), f"the kernel keeps no last value where it aggregates: {EVENTS}")
-    if metric.value in ("cpu", "tid"):
+    if metric.value in ("cpu", "tid", "common_cpu", "common_pid"):
         sentence = f"the kernel adds up what an event carries, which {quote(metric.value)} is not: {EVENTS}"
         report(("value",), sentence)
     elif metric.value is not None and (why := _no_key(metric.value, alternatives)):
@@ -67,7 +68,7 @@ def _no_key(field: str, alternatives: Alternatives) -> str | None:
     """Return why hist triggers cannot use a field as a key, as far as this is known without the kernel."""
     if not NAME.fullmatch(field) or any(one.fields.get(field) is COMPUTED for one in alternatives):
         return f"the kernel computes nothing where it aggregates: {EVENTS}"
-    if field == "comm":  # as a value, it is refused as text
+    if field in ("comm", COMMON_COMM):  # as a value, it is refused as text
         return None
     if field in NOT_KEYS:
         return f"the kernel does not aggregate by {quote(field)}, which the agent finds out: {EVENTS}"

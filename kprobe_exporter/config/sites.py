@@ -21,12 +21,17 @@ from kprobe_exporter.grammar.evaluate import (
 )
 from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, check_name, inner_path, parse_fetch
-from kprobe_exporter.grammar.filter import DURATION, parse_filter
+from kprobe_exporter.grammar.filter import DURATION, KERNEL_WORDS, parse_filter
 from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.members import is_path
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model.records import CALLER_ADDRESS, STACK_POINTER
+from kprobe_exporter.model.records import (
+    CALLER_ADDRESS,
+    COMMON,
+    COMMON_COMM,
+    STACK_POINTER,
+)
 from kprobe_exporter.model.values import ReturnType
 
 _S32 = FieldType("int", 4, signed=True)
@@ -34,11 +39,15 @@ _S64 = FieldType("int", 8, signed=True)
 _U64 = FieldType("int", 8, signed=False)
 
 # The agent reads these fields with every event.
-_COMMON: Mapping[str, FieldType] = {"comm": STRING, "tid": _S32, "pid": _S32, "cpu": _S32}
+_SHORT: Mapping[str, FieldType] = {"comm": STRING, "tid": _S32, "pid": _S32, "cpu": _S32}
+_COMMON: Mapping[str, FieldType] = {**_SHORT, **{name: _SHORT[short] for name, short in COMMON.items()}}
 BUILT_IN = frozenset({*_COMMON, "return", "caller", "symbol", "duration"})
 
-AGENT_NAMES = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "COMM": "comm"}
-"""Names of fields in the kernel's filter to the agent's names, where the two differ."""
+AGENT_NAMES = {word: name for name, word in KERNEL_WORDS.items()}
+"""Words of the kernel's filter to the agent's names for the same fields."""
+
+EITHER = {"$comm", "$COMM"}
+"""Variables of an event: its own ``comm`` or else the thread's name; and always the thread's name."""
 
 MAX_FETCH = 64
 
@@ -46,7 +55,9 @@ _ARGUMENT = re.compile(r"\$arg[1-9]\d?(?!\w)")
 
 _NOT_IN_THE_KERNEL: Mapping[str, str] = {
     "duration": "there is no 'duration' here: only a call or a pair takes time",
-    **dict.fromkeys(("tid", "pid"), "the kernel's filter has no {!r}: common_pid is the thread's id"),
+    **dict.fromkeys(
+        ("tid", "pid", "common_tgid"), "the kernel's filter has no {!r}: common_pid is the thread's id"
+    ),
     **dict.fromkeys(
         ("caller", "symbol"), "the kernel's filter has no {!r}: use it in a metric's `where`, or as a label"
     ),
@@ -170,9 +181,9 @@ class AlternativeBuilder:
             self.target.is_joined
         ):  # the agent filters by its own fields, and accepts some of the kernel's names
             own["duration"] = FLOAT
-            self.compared |= {**_COMMON, **own, **{name: COMMON_FIELDS[name] for name in AGENT_NAMES}}
+            self.compared |= {**_COMMON, **own, **{word: COMMON_FIELDS[word] for word in AGENT_NAMES}}
         else:
-            self.compared |= COMMON_FIELDS
+            self.compared |= {**COMMON_FIELDS, COMMON_COMM: STRING}
         self.fields |= own
         if self.returns and self.returns.fetch:
             kept = field_type(parse_fetch(f"$retval:{self.returns.fetch}"))
@@ -182,10 +193,11 @@ class AlternativeBuilder:
             self.compared["return"] = read if self.target.is_joined else kept
 
     def _check_name(self, name: str, path: Path) -> None:
-        own = name == "return" and self.target.kind is Kind.TRACEPOINT
+        tracepoint = self.target.kind is Kind.TRACEPOINT
+        own = tracepoint and (name == "return" or is_own_field(name, self.fetch.get(name)))
         if name in BUILT_IN and not own:
             self.report(path, f"{name!r} is a built-in field: choose another name", at_key=True)
-        elif name in (STACK_POINTER, CALLER_ADDRESS):
+        elif name in (STACK_POINTER, CALLER_ADDRESS) or (tracepoint and name == KERNEL_WORDS[COMMON_COMM]):
             self.report(path, f"{name!r} is the agent's own: choose another name", at_key=True)
         else:
             check_name(name)
@@ -212,6 +224,10 @@ class AlternativeBuilder:
 
     def _on_event(self, name: str, text: str) -> str:
         """Return the name of a tracepoint's field, or a path from one. Raises GrammarError."""
+        if text in EITHER:
+            return COMMON_COMM if text == "$COMM" else text
+        if text in COMMON.keys() - {COMMON_COMM}:
+            raise GrammarError(f"every event has {quote(text)}: use this name where it is needed")
         if NAME.fullmatch(text):
             return text
         if not self._is_path(text):
@@ -263,6 +279,11 @@ class AlternativeBuilder:
         if not self.target.is_joined and (sentence := _NOT_IN_THE_KERNEL.get(name)):
             return sentence.format(name)
         return no_field(name, usable)
+
+
+def is_own_field(name: str, text: object) -> bool:
+    """Whether a tracepoint's own field is fetched under its name, although that may mean the thread."""
+    return name in _SHORT and (text in (name, f"${name}") or (name == "comm" and text in EITHER))
 
 
 LONG = 300

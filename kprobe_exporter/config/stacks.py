@@ -2,13 +2,13 @@
 
 from kprobe_exporter.config.expressions import missing_field
 from kprobe_exporter.config.schema import ProbeModel
-from kprobe_exporter.config.sites import Alternatives
+from kprobe_exporter.config.sites import BUILT_IN, Alternatives
 from kprobe_exporter.config.values import Stacks
 from kprobe_exporter.config.wording import quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.formula import COMPUTED
 
-NOT_WEIGHTS = frozenset({"tid", "pid", "cpu", "comm", "caller", "symbol"})
+NOT_WEIGHTS = BUILT_IN - {"return", "duration"}
 """Fields that every event has, and whose sum says nothing."""
 
 

@@ -11,6 +11,9 @@ LONGEST = 4094  # bytes of a filter: event_filter_write() takes less than a page
 LONGEST_STRING = 255  # bytes between quotes: MAX_FILTER_STR_VAL of include/linux/trace_events.h less the NUL
 DEEPEST = 50  # levels of nested parentheses; the kernel has no limit of its own
 
+KERNEL_WORDS = {"common_comm": "COMM", "common_cpu": "CPU"}
+"""Our fields, and the kernel's words for them in filters, which no event uses for a field of its own."""
+
 DURATION = "duration"
 """The agent's field that is a time: seconds from the first event of a call or a pair to the last."""
 
@@ -27,6 +30,12 @@ def parse_filter(text: str, *, fractions: bool = False) -> Filter:
     if len(result.render()) > LONGEST:
         fail(f"the filter is longer than the {LONGEST} bytes that the kernel takes", text, len(text))
     return result
+
+
+def in_kernels_words(text: str) -> str:
+    """Return a filter for the kernel, in which its own words stand for our fields; raises GrammarError."""
+    parsed = parse_filter(text)
+    return parsed.rename(KERNEL_WORDS).render() if parsed.fields & KERNEL_WORDS.keys() else text
 
 
 _FIELD = re.compile(r"[A-Za-z0-9_]+")

@@ -55,11 +55,14 @@ class Layout:
         )
 
     def place(self, name: str) -> int | None:
-        """Return the index of the argument ``name`` in a record of this layout, None if it has none."""
-        for number, arg in enumerate(self.args, VALUES):
-            if arg.name == name:
-                return number
-        return None
+        """Return the index of the argument ``name`` in a record of this layout, None if it has none.
+
+        Without an argument ``common_comm``, that is ``comm``, unless this is a field of the event itself.
+        """
+        places = {arg.name: number for number, arg in enumerate(self.args, VALUES)}
+        if name == COMMON_COMM and name not in places and (place := places.get("comm")) is not None:
+            return None if self.args[place - VALUES].field == "comm" else place
+        return places.get(name)
 
 
 Record: TypeAlias = tuple[Any, ...]
@@ -72,6 +75,19 @@ function that a return goes back to, None where it is unknown · from VALUES on 
 
 
 LAYOUT_ID, TIME, CPU, TID, TGID, CALLER, VALUES = range(7)
+
+
+COMMON_COMM = "common_comm"
+
+COMMON = {COMMON_COMM: "comm", "common_pid": "tid", "common_tgid": "pid", "common_cpu": "cpu"}
+"""Names that mean the thread whatever fields the event has, and their short names. A tracepoint may have a
+field with the short name. Then that field is meant, as in the kernel's filters: the ``comm`` of sched_wakeup
+is the woken thread's."""
+
+
+PLACES = {"cpu": CPU, "tid": TID, "pid": TGID, "caller": CALLER}
+PLACES |= {name: PLACES[short] for name, short in COMMON.items() if short in PLACES}
+"""The indexes of the fields that every record has, where the event has no argument of the name."""
 
 
 class Loss(NamedTuple):

@@ -89,6 +89,11 @@ class Arg(NamedTuple):
     guards: tuple[str, ...] = ()
     unsigned: bool = False
 
+    @property
+    def shown(self) -> str:
+        """Its name in the event's text and ``format``."""
+        return self.field or self.name
+
 
 LOWEST_ADDRESS = 4096
 """The kernel maps nothing in the first page, so that a null pointer and small offsets from it fault."""

@@ -10,12 +10,15 @@ from kprobe_exporter.grammar.formula import in_nanoseconds
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed
-from kprobe_exporter.model.records import STACK_POINTER, Join, Layout
+from kprobe_exporter.model.records import COMMON, STACK_POINTER, Join, Layout
 from kprobe_exporter.model.specs import Plan, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg
-from kprobe_exporter.plan.metric import filter_fields, residual
+from kprobe_exporter.plan.metric import residual
 
 MEASURED = "the time between its two events is measured"
+
+OF_THREAD = {short: name for name, short in COMMON.items()}
+"""The short names that may also be fields of an event, and those that mean the thread."""
 
 Ways = tuple[ProbeSpec | Unsupported, ...]
 """The alternatives for one event, in the order in which they are tried."""
@@ -52,9 +55,12 @@ class JoinedSpec:
     def join(self, layouts: Sequence[Layout]) -> Join:
         """Return how the installed events are joined. ``layouts`` are in the order of ``ways``."""
         *begins, end = layouts
-        shared = [arg for arg in begins[0].args if all(begin.place(arg.name) is not None for begin in begins)]
-        names = {arg.name for arg in shared}
-        both = [*shared, *(arg for arg in end.args if arg.name not in names), Arg("duration", "int")]
+        found: dict[str, Arg] = {}
+        for arg in (arg for begin in begins for arg in begin.args):
+            found.setdefault(arg.name, arg)
+        shared = [arg for arg in found.values() if all(begin.place(arg.name) is not None for begin in begins)]
+        entered = {arg.name for arg in shared} | OF_THREAD.keys() | COMMON.keys()
+        both = [*shared, *(arg for arg in end.args if arg.name not in entered), Arg("duration", "int")]
         hidden = frozenset[str]().union(*(layout.hidden for layout in layouts))
         args = tuple(arg._replace(guards=()) for arg in both if arg.name not in hidden)
         layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, args, end.returns)
@@ -74,14 +80,17 @@ def joined_spec(
     assert attach.end is not None
     kind = attach.target.kind
     by_stack = kind in (Kind.CALL, Kind.UCALL)
-    first = wanted | filter_fields(attach.filter)
+    if kind is Kind.SYSCALL:  # an argument of its tracepoint is meant only where it is fetched
+        wanted = {OF_THREAD.get(name, name) for name in wanted}
+    first = wanted
     # The duration needs both events, so each is recorded, and its stacks are counted when they are joined.
     whole = replace(probe, aggregate="events", stacks=None)
     ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(whole, stack=False, user_stack=False)
     suffix = "return" if attach.target.is_call else "end"
-    # What is wanted has the key's fields. Only the return of a function of the kernel tells who called it.
-    entered = {"comm", "caller"} if kind is Kind.UCALL else {"comm"}
+    # The thread and its CPU are the first event's. Only the return of a function of the kernel tells who
+    # called it.
+    entered = {*COMMON, *OF_THREAD, *(["caller"] if kind is Kind.UCALL else [])} - {*attach.key}
     ended = single(last, _half(attach.end, by_stack), wanted - entered)
     ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))
     for half in ways:

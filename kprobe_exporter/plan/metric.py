@@ -11,7 +11,7 @@ from kprobe_exporter.grammar.let import inserted
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed, Condition
-from kprobe_exporter.model.records import CALLER_ADDRESS
+from kprobe_exporter.model.records import CALLER_ADDRESS, COMMON_COMM
 from kprobe_exporter.model.specs import OF_PROGRAM, Decoder, LabelSpec, MetricSpec
 from kprobe_exporter.model.values import decimal
 
@@ -99,7 +99,7 @@ NO_HIST = "this kernel has no hist triggers (CONFIG_HIST_TRIGGERS), so the agent
 
 STACKS_COUNTED_HERE = "the agent counts its stacks"
 
-EXPORTED = frozenset({"comm", "pid"})
+EXPORTED = frozenset({COMMON_COMM, "common_tgid"})
 """The thread's name and process id, which log records and spans need beside what each event has."""
 
 
@@ -132,7 +132,7 @@ def fields_used(probe: Probe) -> set[str]:
     labels = [label for metric in probe.metrics for label in metric.labels]
     used |= {label.field for label in labels}
     if any(label.decode and label.decode[0].name == OF_PROGRAM for label in labels):
-        used.add("pid")
+        used.add("common_tgid")
     used = used.union(*(where_fields(metric.where) - metric.selecting for metric in probe.metrics))
     if probe.export is not None:
         used |= where_fields(probe.export.where)

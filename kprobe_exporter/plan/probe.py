@@ -9,10 +9,11 @@ from typing import NamedTuple, TypeAlias
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.fetch import parse_fetch
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.filter import in_kernels_words, parse_filter
 from kprobe_exporter.grammar.let import inserted
 from kprobe_exporter.grammar.target import Kind, Target, is_system_call
 from kprobe_exporter.model.condition import Computed, Condition, parts
+from kprobe_exporter.model.records import COMMON
 from kprobe_exporter.model.specs import ProbeMetrics, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.function import function_spec, user_spec
@@ -22,7 +23,7 @@ from kprobe_exporter.plan.members import members_note
 from kprobe_exporter.plan.metric import Decoders, computed, fields_used, metric_spec, residual
 from kprobe_exporter.plan.names import FieldWords, named, of_function, of_program
 from kprobe_exporter.plan.stacks import recorded, with_trigger
-from kprobe_exporter.plan.tracepoint import COMMON_FIELDS, tracepoint_specs
+from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.plan.typed import argument_of_system_call, typed
 from kprobe_exporter.plan.usdt import usdt_spec
 
@@ -139,6 +140,7 @@ def _single(
 ) -> list[ProbeSpec | Unsupported]:
     """Return what to try for one event, in order."""
     written, note, names = attach.target, "", FieldWords()
+    attach = replace(attach, filter=in_kernels_words(attach.filter) if attach.filter else None)
     try:
         if written.is_pattern or not (written.kind.on_event or written.kind.in_file):
             target, note = kernel.place(written)
@@ -155,6 +157,7 @@ def _single(
         event = written.halves[0] if written.no_return else attach.target
         ways = tracepoint_specs(probe, replace(attach, target=event), wanted, kernel, layout_ids, max_series)
         return [_entry_alone(way, written) if written.no_return else way for way in ways]
+    wanted = {COMMON.get(name, name) for name in wanted}  # other events have no fields of these names
     if attach.target.kind.in_file:
         in_file = usdt_spec if attach.target.kind is Kind.USDT else user_spec
         way = in_file(probe, attach, wanted, kernel, next(layout_ids), max_series)
@@ -203,7 +206,7 @@ def wants_symbols(probes: Iterable[Probe]) -> bool:
 
 def wants_tgid(probes: Iterable[Probe]) -> bool:
     """Whether any probe needs the process id, which the kernel records only with option record-tgid."""
-    return any("pid" in fields_used(probe) for probe in probes)
+    return any({"pid", "common_tgid"} & fields_used(probe) for probe in probes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +263,7 @@ def _narrowed(way: Alternative, sample: Sample) -> Alternative:
 
 def _sampled(way: ProbeSpec, condition: str) -> ProbeSpec:
     """Return the event with a further filter. A tracepoint's own event may also be read by other probes."""
-    own = residual(parse_filter(condition).rename(COMMON_FIELDS)) if way.file is None else None
+    own = residual(parse_filter(condition)) if way.file is None else None
     return replace(way, sample=condition, residual_sample=own)
 
 

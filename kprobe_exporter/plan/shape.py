@@ -84,9 +84,9 @@ def shape(layout: Layout, text: str) -> Shape:
 def _field(arg: Arg, known: dict[str, FormatField], event: str, probe: bool) -> Field:
     if arg.kind == "comm":
         return Field("comm")
-    found = known.get(arg.field or arg.name)
+    found = known.get(arg.shown)
     if found is None:
-        raise GrammarError(f"the format of {event} has no field '{arg.field or arg.name}'")
+        raise GrammarError(f"the format of {event} has no field '{arg.shown}'")
     if arg.kind == "program":
         if not found.type.startswith("__data_loc"):
             raise GrammarError(f"the field '{found.name}' of {event} is not the text that is expected")

@@ -13,32 +13,20 @@ from kprobe_exporter.grammar.fetch import INTEGERS, FetchArg, parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.model.hist import HistKey
-from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.records import COMMON_COMM, VALUES, Layout
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg, ArgKind
+from kprobe_exporter.plan.event_fields import EventFields, recorded
 from kprobe_exporter.plan.function import described, layout_arg
 from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys
 from kprobe_exporter.plan.members import members_note, resolved, unlike, where_all_are_there
-from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields, residual
+from kprobe_exporter.plan.metric import COUNTED, events_for, residual
 from kprobe_exporter.plan.names import named, of_event
 
 ON_EVENT = FetchSite("event")
 ADDRESS_BYTES = 8
 
-COMMON_FIELDS = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "cpu": "cpu"}
-"""Fields of every event: their names in the kernel's filters, and those in our records."""
-
 TOLD_APART = "the agent evaluates the filter, as other probes may read this tracepoint's own event"
-
-LOOKED_UP = Arg("comm", "comm")
-OWN_NAMES = {
-    ("sched", "sched_process_exec"): Arg("comm", "program", field="filename"),
-    ("sched", "sched_process_exit"): Arg("comm", "str", field="comm"),
-    ("sched", "sched_process_fork"): Arg("comm", "str", field="parent_comm"),
-    ("sched", "sched_switch"): Arg("comm", "str", field="prev_comm"),
-}
-"""Tracepoints that record the name of the thread that they happen in (include/trace/events/sched.h). When
-others are read, a process that lived shortly has ended, and its name is unknown."""
 
 
 def tracepoint_specs(
@@ -59,11 +47,12 @@ def tracepoint_specs(
     try:
         form = _typed(parse_format(text), attach)
         attach, memory = _behind_fields(attach, form, kernel.types)
-        used = _fields(attach, form)
+        fields = EventFields.of(attach, form, wanted)
     except GrammarError as error:
         return [Unsupported(str(attach.target), error.message)]
-    tracepoint = _Tracepoint(probe, attach, wanted, form, used, memory, layout_ids, kernel.binary)
-    names = of_event(probe, form, used, attach, kernel.types)
+    tracepoint = _Tracepoint(probe, attach, form, fields, memory, layout_ids, kernel.binary)
+    names = of_event(probe, form, fields.used, attach, kernel.types)
+    names = names._replace(note="; ".join(filter(None, (*fields.meanings(), names.note))))
     if probe.aggregate == "kernel" and counted:
         return [named(way, names) for way in tracepoint.in_kernel(max_series)]
     because = events_for(probe, attach, wanted)
@@ -85,14 +74,13 @@ def _because(way: ProbeSpec, reason: str) -> ProbeSpec:
 class _Tracepoint:
     """One tracepoint, and the ways to use it.
 
-    ``used`` maps our names to its fields. ``memory`` are the values behind fields, and the pointers there.
+    ``memory`` are the values behind fields, and the pointers there.
     """
 
     probe: Probe
     attach: Attach
-    wanted: set[str]
     form: EventFormat
-    used: dict[str, str]
+    fields: EventFields
     memory: dict[str, FetchArg]
     layout_ids: Iterator[int]
     binary: bool
@@ -103,31 +91,31 @@ class _Tracepoint:
         It has the thread's name, and the arguments that an event has too wide. Another probe may also have
         the same triggers.
         """
+        used = self.fields.used
         keys = {
             name: HistKey(name, field, found.size * 8, found.signed)
-            for name, field in self.used.items()
-            if not (found := self.form.fields[field]).array and found.size in (1, 2, 4, 8) and field != "comm"
+            for name, field in used.items()
+            if not (found := self.form.fields[field]).array and found.size in (1, 2, 4, 8)
         }
-        on_eprobe = self.eprobe()
+        on_eprobe, comms = self.eprobe(), self.fields.thread_names(self.fields.named)
         if isinstance(on_eprobe, ProbeSpec):
             named = {name: key._replace(name=name) for name, key in keys.items()}
-            named |= {"comm": HistKey("comm", "comm", 0)} if self.comm else {}
+            texts = (*comms, *(used.keys() & {"comm"}))
+            named |= {name: HistKey(name, recorded(name), 0) for name in texts}
+            named |= {COMMON_COMM: named[comms[-1]]} if comms else {}
             named |= argument_keys(
                 [arg for arg in self.memory.values() if arg.name not in unlike(self.attach)]
             )
             only = where_all_are_there(self.attach)
-            on_eprobe = aggregated(on_eprobe, self.probe, only, named, {}, max_series)
-        if self.memory or self.comm or any(self.form.fields[field].narrow for field in self.used.values()):
+            ours = {name: name for name in used}
+            on_eprobe = aggregated(on_eprobe, self.probe, only, named, ours, max_series)
+        narrow = any(self.form.fields[field].narrow for field in used.values())
+        if self.memory or comms or narrow or "comm" in used:
             return [on_eprobe]
-        only = parse_filter(self.attach.filter).rename(self.used).render() if self.attach.filter else None
+        only = parse_filter(self.attach.filter).rename(used).render() if self.attach.filter else None
         bare = self.counted()
         bare = replace(bare, layout=replace(bare.layout, returns=self.attach.returns))
-        return [aggregated(bare, self.probe, only, keys, self.used, max_series), on_eprobe]
-
-    @property
-    def comm(self) -> bool:
-        """Whether the thread's name is needed."""
-        return "comm" in self.wanted | filter_fields(self.attach.filter)
+        return [aggregated(bare, self.probe, only, keys, used, max_series), on_eprobe]
 
     def counted(self) -> ProbeSpec:
         """Return the tracepoint's own event with nothing but a hist trigger that counts."""
@@ -139,7 +127,7 @@ class _Tracepoint:
         """Return an eprobe, which has a definition and a filter of its own."""
         target, layout_id, probe = self.attach.target, next(self.layout_ids), self.probe.name
         args: list[tuple[str, Arg]] = []
-        for name, field in self.used.items():
+        for name, field in self.fields.used.items():
             kind = self.form.fields[field].fetch_type
             if kind is None:
                 reason = f"its field '{field}' is an array, which this version cannot read."
@@ -147,11 +135,14 @@ class _Tracepoint:
             found = self.form.fields[field]
             pointer, unsigned = _is_pointer(found), found.is_unsigned_long
             arg = Arg(name, "str" if kind == "string" else "int", pointer=pointer, unsigned=unsigned)
+            arg = arg._replace(field=name if name == "comm" else "")
             args.append((f"{name}=${field}:{kind}", arg))
         for name, fetched in self.memory.items():
             args.append((fetched.render(), layout_arg(fetched, self.attach.read.get(name))))
-        if self.comm:
-            args.append(("comm=$comm:string", Arg("comm", "str")))
+        comm = "COMM" if self.fields.has_comm else "comm"
+        for name in self.fields.thread_names(self.fields.named):
+            arg = Arg(name, "str", field=recorded(name) if recorded(name) != name else "")
+            args.append((f"{arg.shown}=${comm}:string", arg))
         args.sort(key=lambda arg: arg[1].kind == "str")  # strings last: see function._event_args
         layout = Layout(
             layout_id,
@@ -176,7 +167,7 @@ class _Tracepoint:
         if behind := sorted(self.attach.read.keys() & wanted):
             reason = f"'{behind[0]}' is behind a field, which only an eprobe can follow"
             return Unsupported(str(self.attach.target), reason)
-        shown = {name: field for name, field in self.used.items() if name in wanted | {"return"}}
+        shown = {name: field for name, field in self.fields.used.items() if name in wanted | {"return"}}
         try:
             pattern, args = (b"", self._in_page(shown, wanted)) if self.binary else self._in_text(shown)
         except GrammarError as error:
@@ -213,11 +204,8 @@ class _Tracepoint:
             read = f"{element}[{found.length}]" if kind == "bare" else element if found.narrow else ""
             pointer, unsigned = _is_pointer(found), found.is_unsigned_long
             args.append(Arg(name, kind, type=read, field=field, pointer=pointer, unsigned=unsigned))
-        if "comm" in wanted - shown.keys():
-            target = self.attach.target
-            comm = OWN_NAMES.get((target.system, target.event), LOOKED_UP)
-            args.append(comm if comm.field in self.form.fields else LOOKED_UP)
-        return tuple(args)
+        comm = self.fields.thread_name()
+        return (*args, *(comm._replace(name=name) for name in self.fields.thread_names(wanted)))
 
     def filtered(self, text: str, wanted: set[str], *, counted: bool) -> list[ProbeSpec | Unsupported]:
         """Return the ways to filter the tracepoint's own event, in order.
@@ -227,31 +215,24 @@ class _Tracepoint:
         """
         own = self.own(wanted)
         by_kernel = own if isinstance(own, Unsupported) else self.kernel_filters(text, own)
-        ours = parse_filter(text).rename(self._agent_names())
+        ours = parse_filter(text).rename(self.fields.agent_names())
         own = self.own(wanted | ours.fields)
         by_agent = own if isinstance(own, Unsupported) else _agent_filters(ours, own)
         if not counted:
             return [by_agent, by_kernel]
         if isinstance(by_agent, Unsupported) or isinstance(by_kernel, Unsupported):
             return [by_kernel, by_agent]
-        if "comm" in ours.fields and LOOKED_UP in by_agent.layout.args:
+        compared = {by_agent.layout.place(name) for name in ours.fields}
+        if any(
+            arg.kind == "comm" and place in compared for place, arg in enumerate(by_agent.layout.args, VALUES)
+        ):
             return [by_kernel, by_agent]
         both = replace(by_agent.layout, layout_id=by_kernel.layout.layout_id)
         return [replace(by_agent, filter=by_kernel.filter, layout=both), by_agent]
 
-    def _agent_names(self) -> dict[str, str]:
-        """Map the names in a filter to those of our records, in which a fetched field has only one name.
-
-        But for a return value, which may be read by another type than the kernel's filter reads its field.
-        """
-        fetched = {field: name for name, field in self.attach.fetch.items() if name != "return"}
-        return {
-            name: ours for name, ours in (COMMON_FIELDS | fetched).items() if name not in self.attach.fetch
-        }
-
     def kernel_filters(self, text: str, spec: ProbeSpec) -> ProbeSpec | Unsupported:
         """Return the tracepoint's own event, with the filter in its fields' own names."""
-        parsed = parse_filter(text).rename(self.attach.fetch)
+        parsed = parse_filter(text).rename(self.fields.kernel_names())
         for name in sorted(parsed.fields & self.form.fields.keys()):
             if self.form.fields[name].narrow:
                 read = _element(self.form.fields[name])
@@ -298,20 +279,6 @@ def _behind_fields(
     return replace(found, fetch={k: v for k, v in attach.fetch.items() if k not in memory}), memory
 
 
-def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
-    """Map our names to the tracepoint's fields: the fetched ones, and the others that the filter names."""
-    used = dict(attach.fetch)
-    others = filter_fields(attach.filter) - used.keys() - {"comm"}  # ours: the thread's name of every event
-    used |= {name: name for name in sorted(others) if name in form.fields}
-    for name, field in used.items():
-        if field not in form.fields:
-            has = ", ".join(form.fields) or "none"
-            raise GrammarError(
-                f"the tracepoint {form.name} has no field '{field}' (for '{name}'); it has {has}"
-            )
-    return used
-
-
 def _is_pointer(found: FormatField) -> bool:
     """Whether a field is an address, by its C type. The text behind a ``__data_loc`` is not one."""
     return not found.text and "*" in found.type
@@ -323,9 +290,9 @@ def _element(found: FormatField) -> str:
 
 
 def _agent_filters(ours: Filter, spec: ProbeSpec) -> ProbeSpec | Unsupported:
-    known = {arg.name for arg in spec.layout.args} | set(COMMON_FIELDS.values())
-    if unknown := ours.fields - known:
-        return Unsupported(spec.target, f"its filter names '{min(unknown)}', which only the kernel knows")
+    others = ours.fields - {"common_pid", "common_cpu"}
+    if unknown := [name for name in sorted(others) if spec.layout.place(name) is None]:
+        return Unsupported(spec.target, f"its filter names '{unknown[0]}', which only the kernel knows")
     return replace(spec, residual_filter=residual(ours))
 
 

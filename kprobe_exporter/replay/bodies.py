@@ -15,6 +15,7 @@ import re
 from itertools import takewhile
 from typing import Literal, NamedTuple, TypeAlias
 
+from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.values import Arg, Value
 
 MAX_ARGS = 128
@@ -121,7 +122,8 @@ def read_arguments(text: bytes, head: Head, decimal: bool) -> tuple[list[Argumen
     ``decimal``: the kernel that wrote this prints decimal numbers as digits alone.
     """
     if head.arguments == "probe":
-        return _probe_arguments(text, head.at, decimal)
+        found, cut = _probe_arguments(text, head.at, decimal)
+        return [_of_eprobe(one) for one in found] if head.form == "eprobe" else found, cut
     if head.arguments == "hex":
         return _hex_arguments(text, head.at)
     if head.arguments == "parameters":
@@ -170,6 +172,12 @@ def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument
     return found, bool(text[at:].strip())
 
 
+def _of_eprobe(argument: Argument) -> Argument:
+    """Return the thread's name under our name: the agent records it so beside the event's own ``comm``."""
+    arg, value = argument
+    return (arg._replace(name=COMMON_COMM, field=arg.name), value) if arg.name == "COMM" else argument
+
+
 def _trusted(arguments: list[Argument]) -> list[Argument]:
     """Return the arguments before the first string."""
     return list(takewhile(lambda argument: argument[0].kind == "bare", arguments))
@@ -202,7 +210,11 @@ def _fields(text: bytes) -> list[Argument]:
     A value with a blank in it is None: only the print fmt says how much of it is the value.
     """
     fields = [
-        (Arg(name, "bare"), None if value is None or b" " in value else number(value, decimal=False))
+        # A ``comm`` is the event's own.
+        (
+            Arg(name, "bare", field="comm" if name == "comm" else ""),
+            None if value is None or b" " in value else number(value, decimal=False),
+        )
         for name, value in _named(text, FIELD)
         if name != TEXT
     ]

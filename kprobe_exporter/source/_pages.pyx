@@ -26,7 +26,7 @@ from math import ceil, floor
 
 from kprobe_exporter.model.values import LOWEST_ADDRESS as _LOWEST_ADDRESS, MAX_ERRNO as _MAX_ERRNO
 from kprobe_exporter.model.record_layout import StackLayouts
-from kprobe_exporter.model.records import STACK_POINTER, Batch, Emission
+from kprobe_exporter.model.records import STACK_POINTER, VALUES, Batch, Emission
 from kprobe_exporter.model.specs import PROCESS
 from kprobe_exporter.model.condition import is_unsigned
 from kprobe_exporter.model.aggregation import RECORDED_STACK, STACKS, Refused, Tally

@@ -11,6 +11,9 @@ cdef uint64_t LOWEST_ADDRESS = _LOWEST_ADDRESS
 
 LARGEST = (1 << 64) - 1
 
+OF_THREAD = frozenset({"tid", "pid", "common_pid", "common_tgid", PROCESS})
+"""Fields that are the thread's id in a record, or are looked up by it."""
+
 cdef struct Num:  # a whole number of 128 bits, two's complement: any u64 or s64, and any sum of them
     int64_t hi
     uint64_t lo
@@ -205,36 +208,41 @@ cdef int _place_named(shape, str name, Place* out) except -1:
         return 0
     if isinstance(shape, Halves):
         return _place_joined(shape, name, out)
-    layout = shape.layout
-    if name == "cpu":
+    if shape.layout.place(name) is not None:
+        _place_own(shape, name, out)
+        if name == "return":
+            out.normal = _normal(shape.layout)
+    elif name in ("cpu", "common_cpu"):
         out.kind = CPU
-    elif name in ("tid", "pid", PROCESS):
+    elif name in OF_THREAD:
         out.kind = TID
     elif name == "caller" and shape.caller is not None:
         out.kind, out.offset, out.size = UNSIGNED, shape.caller.offset, shape.caller.size
-    elif name in ("caller", "symbol"):
-        out.kind = NOTHING
     else:
-        _place_own(shape, name, out)
-        if name == "return":
-            out.normal = _normal(layout)
+        out.kind = NOTHING
     return 0
 
 
 cdef int _place_own(shape, str name, Place* out) except -1:
     """Fill in the place of an argument as it was recorded; NOTHING if the records do not have it."""
     out.kind = NOTHING
-    for arg, field in zip(shape.layout.args, shape.fields):
-        if arg.name != name:
-            continue
-        _place(field, out)
-        if field.kind == "comm":
-            out.kind = TID
-        elif field.kind == "program":
-            out.kind = DYNAMIC
-        elif field.kind in ("char", "symbol"):
-            out.kind = UNSIGNED
+    field = _field(shape, name)
+    if field is None:
+        return 0
+    _place(field, out)
+    if field.kind == "comm":
+        out.kind = TID
+    elif field.kind == "program":
+        out.kind = DYNAMIC
+    elif field.kind in ("char", "symbol"):
+        out.kind = UNSIGNED
     return 0
+
+
+def _field(shape, name):
+    """Return where the records hold an argument, None if they do not have it."""
+    place = shape.layout.place(name)
+    return None if place is None else shape.fields[place - VALUES]
 
 
 cdef int _normal(layout) except -1:
@@ -258,7 +266,7 @@ class Halves:
         """Return the half with this field, None if the joined record has it of neither."""
         if name == "caller":
             return self.second
-        if name in ("cpu", "tid", "pid", PROCESS):
+        if name in ("cpu", "common_cpu") or name in OF_THREAD:
             return self.first
         if self.layout.place(name) is None:
             return None

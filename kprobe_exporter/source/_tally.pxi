@@ -275,26 +275,25 @@ cdef void _free_table(Table* table) noexcept:
 
 def _resolver(shape, name, names):
     """Return the function that turns a raw key into what a record would hold, None if both are the same."""
-    if name == "symbol":
+    field = None if isinstance(shape, Halves) else _field(shape, name)
+    if field is None and name == "symbol":
         symbol = shape.layout.symbol.encode()
         return lambda value: symbol
     if isinstance(shape, Halves):
         holder = shape.holder(name)
         return None if holder is None or name == "duration" else _resolver(holder, name, names)
-    if name == "pid":
+    if field is None and name in ("pid", "common_tgid"):
         return names.tgid
     if name == PROCESS:
         return lambda tid: names.tgid(tid) or tid
-    if name == "caller":
-        return None if shape.caller is None else names.caller
-    for arg, field in zip(shape.layout.args, shape.fields):
-        if arg.name == name:
-            if field.kind == "comm":
-                return names.comm
-            if field.kind == "program":
-                return program_name
-            if field.kind == "symbol":
-                return names.symbol
-            if field.kind == "char":
-                return lambda value: bytes([value])
+    if field is None:
+        return names.caller if name == "caller" and shape.caller is not None else None
+    if field.kind == "comm":
+        return names.comm
+    if field.kind == "program":
+        return program_name
+    if field.kind == "symbol":
+        return names.symbol
+    if field.kind == "char":
+        return lambda value: bytes([value])
     return None

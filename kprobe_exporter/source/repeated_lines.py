@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.records import CPU, TID, Layout, Record
+from kprobe_exporter.model.records import CPU, PLACES, TGID, TID, Layout, Record
 
 if TYPE_CHECKING:
     from kprobe_exporter.source._lines import LineCounter
@@ -49,8 +49,9 @@ class RepeatedLines:
             wheres = (recipe.residual_filter, *(group.where for group in recipe.groups), *layout.computed)
             used = {name for where in wheres if where is not None for name in where.fields}
             used |= {name for group in recipe.groups for name in (*group.keys, group.value) if name}
-            if "pid" not in used:
-                apart[key] = _Apart("cpu" in used, "tid" in used)
+            places = {PLACES.get(name) for name in used if layout.place(name) is None}
+            if TGID not in places:
+                apart[key] = _Apart(CPU in places, TID in places)
         counter = line_counter() if apart else None
         return None if counter is None else cls(counter, apart)
 

@@ -54,7 +54,7 @@ def _probe_pattern(layout: Layout) -> bytes:
     if not rest:
         return address + trusted
     first = next(arg for arg in layout.args if arg.kind in UNTRUSTED)
-    unread = b" " + first.name.encode() + rb'=["({][^\n]*+'
+    unread = b" " + first.shown.encode() + rb'=["({][^\n]*+'
     return address + trusted + b"(?:" + rest + b"|" + unread + b")"
 
 
@@ -71,7 +71,7 @@ def arguments_pattern(args: Sequence[Arg]) -> tuple[bytes, bytes]:
     first, last = untrusted[0], untrusted[-1]
     text = rb"[^\n]*"
     if first != last:  # no string may hold what ends another
-        ends = "|".join(args[number + 1].name for number in untrusted[:-1]).encode()
+        ends = "|".join(args[number + 1].shown for number in untrusted[:-1]).encode()
         text = rb'(?!@)[^"}\n]*+(?:["}](?!@)[^"}\n]*+)*'.replace(b"@", rb" (?:" + ends + rb")=")
     texts = [*[b"(?>" + text + b")"] * (last - first), *[text] * (len(args) - last)]
     rest = map(_shown, args[first:], texts)
@@ -81,7 +81,7 @@ def arguments_pattern(args: Sequence[Arg]) -> tuple[bytes, bytes]:
 def _shown(arg: Arg, text: bytes) -> bytes:
     """Return the pattern of one argument; ``text`` is the pattern of an untrusted string."""
     value = VALUE_PATTERNS[arg.kind]
-    return b" " + arg.name.encode() + b"=" + (value % text if arg.kind in UNTRUSTED else value)
+    return b" " + arg.shown.encode() + b"=" + (value % text if arg.kind in UNTRUSTED else value)
 
 
 def _recorder(layout: Layout) -> Recorder:

@@ -16,7 +16,7 @@ from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.records import Batch, Layout
+from kprobe_exporter.model.records import COMMON_COMM, Batch, Layout
 from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe, recorded
 from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.probing.event_source import BufferReader, EventSource, choose
@@ -33,12 +33,7 @@ NAMESPACE = Settings().namespace
 MOST = 1000
 """The largest number of functions that a pattern may match."""
 
-FOREIGN = "of_"
-"""Prefix of a tracepoint's field whose name is also in ``OURS``, such as the pid of sched_wakeup."""
-
-OURS = frozenset({"comm", "tid", "pid", "cpu", "return", "caller", "symbol", "duration"})
-
-WANTED = Metric("counter", "total", "", labels=(Label("comm", "comm"), Label("caller", "caller")))
+WANTED = Metric("counter", "total", "", labels=(Label("comm", COMMON_COMM), Label("caller", "caller")))
 """A metric that makes the plan record each event's thread and caller, to show single events."""
 
 
@@ -201,7 +196,7 @@ def _fetching(attach: Attach, kernel: Kernel) -> Attach:
         fields = parse_format(text).fields
     except GrammarError:
         return attach
-    return replace(attach, fetch={own_name(name): name for name, field in fields.items() if _readable(field)})
+    return replace(attach, fetch={name: name for name, field in fields.items() if _readable(field)})
 
 
 def _readable(field: FormatField) -> bool:
@@ -210,14 +205,3 @@ def _readable(field: FormatField) -> bool:
         return True
     numbers = field.length and not field.type.startswith("__")
     return bool(numbers) and field.size // field.length in (1, 2, 4, 8)
-
-
-def own_name(field: str) -> str:
-    """Return the name under which a tracepoint's field is recorded."""
-    return f"{FOREIGN}{field}" if field in OURS else field
-
-
-def shown_name(name: str) -> str:
-    """Return the field's own name: the inverse of ``own_name``."""
-    field = name.removeprefix(FOREIGN)
-    return field if field in OURS else name

@@ -8,9 +8,20 @@ from typing import Any, TypeAlias
 from kprobe_exporter.aggregate.recipes import getter, passes
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.records import CALLER, CPU, LAYOUT_ID, TGID, TID, TIME, Batch, Layout, Record
+from kprobe_exporter.model.records import (
+    CALLER,
+    COMMON_COMM,
+    CPU,
+    LAYOUT_ID,
+    TGID,
+    TID,
+    TIME,
+    VALUES,
+    Batch,
+    Layout,
+    Record,
+)
 from kprobe_exporter.model.values import Arg, Value, is_error
-from kprobe_exporter.trace.capture import shown_name
 
 NUMBERS = re.compile(rb"\{(-?(?:0x)?[0-9a-fA-F]+(?:,-?(?:0x)?[0-9a-fA-F]+)*)\}")
 """An array of numbers as the kernel prints it."""
@@ -98,13 +109,12 @@ def json_value(value: Value, arg: Arg) -> object:
 def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
     """Return the function that makes an object of a record of this layout."""
     take_return = getter(layout, "return") if layout.place("return") is not None else None
-    take_comm = getter(layout, "comm")
-    comm = next((arg for arg in layout.args if arg.name == "comm"), Arg("comm", "comm"))
+    take_comm, comm = getter(layout, COMMON_COMM), layout.place(COMMON_COMM)
     take_duration = getter(layout, "duration") if layout.form == "joined" else None
     known_caller = layout.caller or layout.form in ("return", "joined")
-    elsewhere = {*layout.hidden, "comm", "return", "duration"}
-    others = [arg for arg in layout.args if arg.name not in elsewhere]
-    args = [(shown_name(arg.name), getter(layout, arg.name), arg) for arg in others]
+    elsewhere = {*layout.hidden, "return", "duration"}
+    others = [arg for at, arg in enumerate(layout.args, VALUES) if at != comm and arg.name not in elsewhere]
+    args = [(arg.name, getter(layout, arg.name), arg) for arg in others]
 
     def show(record: Record) -> dict[str, Any]:
         shown: dict[str, Any] = {
@@ -115,7 +125,7 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
             "cpu": record[CPU],
             "tid": record[TID],
             "pid": record[TGID],
-            "comm": json_value(take_comm(record), comm),
+            "comm": json_value(take_comm(record), Arg("comm", "comm")),
         }
         if known_caller and record[CALLER] is not None:
             shown["caller"] = text(record[CALLER])

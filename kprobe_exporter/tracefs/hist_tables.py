@@ -32,6 +32,9 @@ FRAMES = rb"\n((?: {9}\S[^\n]*\n)*)"
 CPU_KEYS = ("common_cpu", "cpu")
 """Keys of the trigger that counts hits. Any would do, as the total counts all. It is ``cpu`` before 5.13."""
 
+THREAD_NAMES = ("comm", "COMM")
+"""Keys that are a thread's name."""
+
 TWICE = re.compile(f"({'|'.join((*CPU_KEYS, *STACK_KEYS))})\\1")
 """So 7.2 spells common_cpu and common_stacktrace in its headers, not in the rows (hist_field_print())."""
 
@@ -107,14 +110,14 @@ def _key(rendered: str) -> bytes:
     name, _, modifier = rendered.partition(".")
     if name in STACK_KEYS:
         return re.escape(name.encode()) + b":" + FRAMES
-    form = POWER if modifier == "log2" else NAME if name == "comm" else NUMBER
+    form = POWER if modifier == "log2" else NAME if name in THREAD_NAMES else NUMBER
     return re.escape(name.encode()) + (b": " if form is not NUMBER else b":") + form
 
 
 def _value(rendered: str, part: bytes) -> int | bytes:
     if rendered in STACK_KEYS:
         return part
-    return part.rstrip(b" ") if rendered.partition(".")[0] == "comm" else int(part)
+    return part.rstrip(b" ") if rendered.partition(".")[0] in THREAD_NAMES else int(part)
 
 
 class HitCounter:

@@ -17,7 +17,18 @@ from kprobe_exporter import __version__
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.encode import Attribute, span
-from kprobe_exporter.model.records import CPU, LAYOUT_ID, TGID, TID, TIME, VALUES, Emission, Layout, Record
+from kprobe_exporter.model.records import (
+    COMMON_COMM,
+    CPU,
+    LAYOUT_ID,
+    TGID,
+    TID,
+    TIME,
+    VALUES,
+    Emission,
+    Layout,
+    Record,
+)
 from kprobe_exporter.model.values import Value, is_error
 
 PROBE, KIND, RETURN_VALUE, ARG = "kprobe.name", "kprobe.kind", "kprobe.return_value", "kprobe.arg."
@@ -64,17 +75,19 @@ class Description:
         self._show_returned: Callable[[int | bytes], Attribute] | None = plain
         if layout.returns is not None and layout.returns.pointer:
             self._show_returned = _address if "return" in attributes else None
-        self._comm = layout.place("comm")
+        self._comm = layout.place(COMMON_COMM)
         self._duration = layout.place("duration") if layout.form == "joined" else None
         self.name = layout.symbol
         self._always: dict[str, Attribute] = {PROBE: layout.probe, KIND: kind}
         if ":" not in layout.symbol:  # a place without a name and a pair of events have no function
             self._always[FUNCTION] = layout.symbol
-        elsewhere = {*layout.hidden, "comm", "return"} | ({"duration"} if self._duration else set())
+        elsewhere = {*layout.hidden, "return"} | ({"duration"} if self._duration else set())
         self._args = [
             (place, arg.name, ARG + arg.name, _address if arg.pointer else plain)
             for place, arg in enumerate(layout.args, VALUES)
-            if arg.name not in elsewhere and (not arg.pointer or arg.name in attributes)
+            if place != self._comm
+            and arg.name not in elsewhere
+            and (not arg.pointer or arg.name in attributes)
         ]
 
     def duration(self, record: Record) -> int | None:

@@ -69,7 +69,7 @@ def test_fetch_keeps_its_order_and_todays_spelling(config: Load) -> None:
         ("attach: 'kprobe:f', fetch: {a: ¦$arg*}", "fetch.a: $arg* is many"),
         ("attach: 'kprobe:f', fetch: {¦comm: $arg1}", "fetch.comm: 'comm' is a built-in field"),
         ("attach: 'kprobe:f', fetch: {¦return: $arg1}", "fetch.return: 'return' is a built-in"),
-        ("attach: 'kprobe:f', fetch: {common_pid: ¦$arg1}", "fetch.common_pid: every event has"),
+        ("attach: 'kprobe:f', fetch: {¦common_pid: $arg1}", "fetch.common_pid: 'common_pid' is a built-in"),
         ("attach: 'tracepoint:a:b', fetch: {a: ¦$x}", "fetch.a: on a tracepoint this is the name"),
         ("attach: 'tracepoint:a:b', fetch: {a: ¦b c}", "fetch.a: on a tracepoint this is the name"),
         ("attach: {to: 'kprobe:f', fetch: {a: ¦1}}", "attach.fetch.a: "),

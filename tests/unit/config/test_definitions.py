@@ -73,7 +73,7 @@ def test_an_event_and_its_filter(config: Load) -> None:
     line = 'e:x syscalls/sys_exit_openat return=$ret $id comm=$comm:string if return < 0 && comm ~ "a*"'
     [attach] = probe(config, line, "returns: long, fetch: {more: other}").attach
     target = Target(Kind.TRACEPOINT, system="syscalls", event="sys_exit_openat")
-    fetch = {"return": "ret", "arg2": "id", "more": "other"}
+    fetch = {"return": "ret", "arg2": "id", "comm": "$comm", "more": "other"}
     whole = return_type("long")._replace(wide=False)
     assert attach == Attach(target, fetch, 'return < 0 && comm ~ "a*"', whole)
 
@@ -106,7 +106,7 @@ def test_what_is_there_by_itself_may_be_named(config: Load) -> None:
         ("definition: 'p:x f', returns: ¦int", "returns: nothing here has a return value"),
         ("definition: 'e:x a.b if c == 1', filter: ¦d == 2", "filter: the definition has a filter already"),
         ("definition: 'e:x a.b c=¦+0($d):u8'", "definition: of an event, this version fetches its fields"),
-        ("definition: 'e:x a.b c=¦$comm:string'", "definition: of an event, this version fetches its"),
+        ("definition: 'e:x a.b ¦pid=$tid'", "definition: 'pid' is a built-in field: choose another name"),
         ("definition: 'p:x f a=%di', filter: ¦'a ~ \"x\"'", "filter: 'a' is a number, take the quotes away"),
         (
             "definition: ¦'p:x f', attach: kprobe:f, name: n",

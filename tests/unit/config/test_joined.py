@@ -79,11 +79,15 @@ def test_a_system_call_returns_ret(config: Load, returns: str, fetched: dict[str
             "common_pid == 3",
             "return > 0 && duration > 0.5",
         ),
-        ("common_pid == 3 || return > 0", None, "tid == 3 || return > 0"),
+        ("common_pid == 3 || return > 0", None, "common_pid == 3 || return > 0"),
         ("!(common_pid == 3) && !(return > 0)", "!common_pid == 3", "!return > 0"),
         ("tid == 3 && pid == 4", None, "tid == 3 && pid == 4"),  # only the agent knows pid
         ('comm ~ "a*" && cpu == 0x1', None, 'comm ~ "a*" && cpu == 0x1'),
-        ('COMM != "a" && CPU == 1 && common_cpu < 2', None, 'comm != "a" && cpu == 1 && cpu < 2'),
+        (
+            'COMM != "a" && CPU == 1 && common_cpu < 2',
+            None,
+            'common_comm != "a" && common_cpu == 1 && common_cpu < 2',
+        ),
         ('symbol == "f" && n >= 1e-3', None, 'symbol == "f" && n >= 1e-3'),
     ],
 )
@@ -247,7 +251,7 @@ TIME = "only a call or a pair takes time"
         (f"{TWO_FUNCTIONS}, key: ¦return", f"key: 'return' {NO_KEY}"),
         (f"{TWO_TRACEPOINTS}, key: ¦stack_pointer", f"key: 'stack_pointer' {NO_KEY}"),
         (f"{TWO_TRACEPOINTS}, key: ¦a b", "key: 'a b' is no argument name"),
-        (f"{TWO_TRACEPOINTS}, key: ¦common_pid", "key: every event has a field 'common_pid' of its own"),
+        (f"{TWO_TRACEPOINTS}, key: ¦common_comm", "key: 'common_comm' is no key: take a field that both"),
         (
             "from: {to: 'kprobe:f', fetch: {k: '+0($arg1):string'}},"
             " to: {to: 'kprobe:g', fetch: {k: $arg1}}, key: ¦k",

@@ -116,7 +116,7 @@ def test_help_is_one_line_and_never_missing(config: Load) -> None:
         ("{counter: a_total, where: ¦number == 0.5}", ".where: 'number' is a whole number"),
         ("{counter: a_total, where: ¦number == -1}", ".where: 'number' is unsigned"),
         ("{counter: a_total, where: ¦'text < 3'}", ".where: 'text' is a string"),
-        ("{counter: a_total, where: ¦common_pid == 3}", ".where: there is no field 'common_pid' at"),
+        ("{counter: a_total, where: ¦common_type == 3}", ".where: there is no field 'common_type' at"),
         ("{counter: a_total, labels: [comm, ¦comm]}", ".labels[1]: the label 'comm' is there"),
         ("{counter: a_total, labels: [¦nope]}", ".labels[0]: there is no field 'nope' at"),
         ("{counter: a_total, labels: {a: ¦nope}}", ".labels.a: there is no field 'nope' at"),

@@ -521,7 +521,7 @@ def test_its_events_are_taken(config: Load) -> None:
     text = "{name: p, attach: 'kprobe:f', fetch: {n: $arg1}, export: {as: log, where: cpu == 3}}"
     [probe] = config(f"otlp: {{}}\nprobes: [{text}]").probes
     assert events_for(probe, probe.attach[0], set()) == "its events are exported"
-    assert fields_used(probe) == {"comm", "pid", "n", "cpu"}
+    assert fields_used(probe) == {"common_comm", "common_tgid", "n", "cpu"}
     assert wants_tgid([probe])
     [silent] = config("probes: [{name: p, attach: 'kprobe:f', fetch: {n: $arg1}}]").probes
     assert events_for(silent, silent.attach[0], set()) is None
@@ -533,7 +533,7 @@ def test_both_halves_are_told(config: Load) -> None:
     attach = "{pair: {from: {to: 'tracepoint:a:b', fetch: {x: y}}, to: 'tracepoint:a:c', key: k}}"
     text = f"{{name: p, attach: {attach}, export: {{as: span, where: duration > 1}}}}"
     [probe] = config(f"otlp: {{}}\nprobes: [{text}]").probes
-    assert fields_used(probe) == {"comm", "pid", "k", "x", "duration"}
+    assert fields_used(probe) == {"common_comm", "common_tgid", "k", "x", "duration"}
     [call] = config("otlp: {}\nprobes: [{name: p, attach: 'syscall:fsync', export: span}]").probes
     # `return` is missing: only the kernel knows whether the call returns a value, and no key names it.
-    assert fields_used(call) == {"comm", "pid"}
+    assert fields_used(call) == {"common_comm", "common_tgid"}

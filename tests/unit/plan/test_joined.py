@@ -397,7 +397,7 @@ def test_the_agent_filters_a_half_that_the_kernel_does_not_count(joined: Callabl
     assert (eprobe.file, eprobe.residual_filter) == ("dynamic_events", None)
     assert (by_agent.filter, by_agent.role) == (None, "begin")
     assert by_agent.residual_filter
-    assert by_agent.residual_filter.fields == ("task", "tid")
+    assert by_agent.residual_filter.fields == ("common_pid", "task")
     assert [arg.name for arg in by_agent.layout.args] == ["task"]
     assert (by_kernel.filter, by_kernel.residual_filter) == ("prev_pid == 3 && common_pid > 1", None)
 

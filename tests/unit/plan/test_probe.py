@@ -122,7 +122,7 @@ def test_the_agent_filters_a_tracepoint_that_the_kernel_does_not_count() -> None
     assert isinstance(early, ProbeSpec)
     assert (late.filter, early.filter) == (None, "pid > 1 && common_pid == 7")
     assert late.residual_filter is not None
-    assert late.residual_filter.fields == ("new", "tid")
+    assert late.residual_filter.fields == ("common_pid", "new")
     assert early.residual_filter is None
 
 

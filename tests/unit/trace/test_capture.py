@@ -136,4 +136,4 @@ def test_all_fields_of_a_tracepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         [attached] = made.attached
         names = {arg.name for arg in attached.layout.args}
         assert attached.layout.form == ("eprobe" if eprobes else "tracepoint")
-    assert names == {"filename", "of_pid", "old_pid", "comm"}
+    assert names == {"filename", "pid", "old_pid", "comm"}
