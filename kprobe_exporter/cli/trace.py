@@ -174,7 +174,7 @@ def _trace(
                 narrowed = each or filter_text is not None
                 show_counts(session, probes, title, narrowed=narrowed, each=each)
         else:
-            specs = text_specs(request, filter_text, probed_files)
+            specs = text_specs(request, filter_text, probed_files, instance.event_format)
             if options.view:
                 show_format(instance, specs, out)
             else:

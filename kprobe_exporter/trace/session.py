@@ -1,7 +1,7 @@
 """A trace: its own trace instance in the kernel, the threads that it is limited to, and its events."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,8 +9,13 @@ from typing import NamedTuple
 
 from kprobe_exporter.config.values import MAXACTIVE, Settings
 from kprobe_exporter.elf import locate_usdt
-from kprobe_exporter.errors import StartError, UsageError
+from kprobe_exporter.errors import GrammarError, StartError, UsageError
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind
+from kprobe_exporter.grammar.event_format import parse_format
+from kprobe_exporter.grammar.expression import FetchSite
+from kprobe_exporter.grammar.fetch import parse_fetch
+from kprobe_exporter.grammar.filter import in_kernels_words, parse_filter
+from kprobe_exporter.grammar.place import EventName
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.procfs import INITIAL, namespace
 from kprobe_exporter.model.records import Layout
@@ -138,14 +143,22 @@ def host_ids(files: Tracefs, *, needed: bool) -> Iterator[HostIds | None]:
 
 
 def text_specs(
-    request: TraceRequest, filter_text: str | None, probed_files: ProbedFiles | None = None
+    request: TraceRequest,
+    filter_text: str | None,
+    probed_files: ProbedFiles | None = None,
+    event_format: Callable[[str, str], str | None] = lambda system, event: None,
 ) -> list[ProbeSpec]:
     """Return the events to install for the kernel's text: the definition as it stands.
 
-    A call has two events. The layouts name the events, and describe no arguments. Raises UsageError.
+    A call has two events. The layouts name the events, and describe no arguments. ``event_format`` returns
+    the format of a tracepoint. Raises UsageError.
     """
     definition, target = request.definition, request.target
+    if filter_text is not None:
+        with suppress(GrammarError):  # the kernel says why it refuses it
+            filter_text = in_kernels_words(filter_text)
     if definition is not None:
+        definition = _fetching_compared(definition, filter_text, event_format)
         return [_defined(definition, request.name, filter_text)]
     assert target is not None
     if target.kind is Kind.TRACEPOINT:
@@ -178,6 +191,29 @@ def _defined(definition: Definition, name: str, filter_text: str | None) -> Prob
         layout=Layout(0, name, name, "return" if definition.returns else "entry", str(definition.place)),
         role="own",
     )
+
+
+def _fetching_compared(
+    definition: Definition, filter_text: str | None, event_format: Callable[[str, str], str | None]
+) -> Definition:
+    """Return an eprobe that also fetches the fields of its tracepoint that the filter names.
+
+    Without that, ``comm`` and ``cpu`` would be those of the thread, as in the filters of other events.
+    """
+    place = definition.place
+    text = event_format(place.system, place.event) if isinstance(place, EventName) else None
+    if text is None or filter_text is None or definition.kind is not ProbeKind.EPROBE:
+        return definition
+    try:
+        fields, named = parse_format(text).fields, parse_filter(filter_text).fields
+    except GrammarError:
+        return definition
+    others = sorted(named - {arg.name for arg in definition.args})
+    kinds = {name: fields[name].fetch_type for name in others if name in fields}
+    args = [
+        parse_fetch(f"${name}:{kind}", FetchSite("event"), name=name) for name, kind in kinds.items() if kind
+    ]
+    return replace(definition, args=(*definition.args, *args))
 
 
 def _usdt(request: TraceRequest, filter_text: str | None, probed_files: ProbedFiles | None) -> ProbeSpec:

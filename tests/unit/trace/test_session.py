@@ -8,6 +8,7 @@ from kprobe_exporter.errors import StartError
 from kprobe_exporter.trace.request import parse_request
 from kprobe_exporter.trace.session import MOST_TIDS, TracedThreads, text_specs
 from kprobe_exporter.tracefs.instance import Instance
+from tests.support.kernel_formats import saved
 
 Written = list[tuple[str, str]]
 
@@ -99,3 +100,29 @@ def test_tracepoints_are_there_already(text: str, events: list[tuple[str, str]])
     specs = text_specs(parse_request(text), None)
     assert [(spec.system, spec.event) for spec in specs] == events
     assert all(spec.file is None for spec in specs)
+
+
+@pytest.mark.parametrize(
+    ("text", "only", "line", "filtered"),
+    [
+        ("sched:sched_wakeup", "common_comm == 'a' && cpu == 1", "", 'COMM == "a" && cpu == 1'),
+        ("p:mine vfs_read", "common_cpu == 1", "p:g/mine vfs_read", "CPU == 1"),
+        ("p:mine vfs_read", "common_cpu =! 1", "p:g/mine vfs_read", "common_cpu =! 1"),
+        (
+            "e:mine sched.sched_wakeup task=$pid",
+            "pid == 3 && task == 3 && comm != 'a' && common_pid == 2 && nosuch == 1",
+            "e:g/mine sched.sched_wakeup task=$pid comm=$comm:string pid=$pid:s32",
+            "pid == 3 && task == 3 && comm != 'a' && common_pid == 2 && nosuch == 1",
+        ),
+    ],
+)
+def test_a_filter_means_the_same_as_the_agents(text: str, only: str, line: str, filtered: str) -> None:
+    """The kernel's words stand for ours, and an eprobe has the fields of its event that the filter names."""
+    formats = saved("6.12")
+
+    def event_format(system: str, event: str) -> str:
+        return formats[f"tracefs/events/{system}/{event}/format"].decode()
+
+    [spec] = text_specs(parse_request(text), only, event_format=event_format)
+    assert (spec.line("g", spec.layout.event) if spec.file else "") == line
+    assert spec.filter == filtered
