@@ -1,14 +1,14 @@
-"""An ordinary large program, with a million symbols, is listed, searched and named."""
+"""An ordinary large program, with a million symbols, is listed, searched and named.
+
+How long that takes is a row of ``make bench ARGS="start"``.
+"""
 
 import random
 import subprocess
 import sys
-import time
 from array import array
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -18,25 +18,21 @@ from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.counted_reads import Reads
 from tests.support.crafted_elf import ADDRESS, CODE, NAMES, SYMTAB, elf
-from tests.support.patience import patience
-
-T = TypeVar("T")
 
 COUNT = 1_000_000
 NAME = b"_ZN4node3lib%07dEvRKSsi\0"
 LENGTH = len(NAME % 0)
 
-SECONDS = 3.0
 MIB = 300
 
 MEASURED = (
-    "import pathlib, runpy, sys, time\n"
+    "import pathlib, runpy, sys\n"
     "sys.argv = ['kprobe_exporter', *sys.argv[1:]]\n"
     "try:\n    runpy.run_module('kprobe_exporter', run_name='__main__')\n"
     "finally:\n    status = pathlib.Path('/proc/self/status').read_text()\n"
-    "    print(time.process_time(), status.partition('VmHWM:')[2].split()[0], file=sys.stderr)\n"
+    "    print(status.partition('VmHWM:')[2].split()[0], file=sys.stderr)\n"
 )
-"""Runs a command, and tells its seconds of processor time and its most KiB."""
+"""Runs a command, and tells its most KiB."""
 
 
 def name(number: int) -> str:
@@ -63,22 +59,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return elf(tmp_path_factory.mktemp("large") / "program", *sections, code=16 * COUNT)
 
 
-def within(seconds: float, ask: Callable[[], T]) -> T:
-    began = time.thread_time()
-    answer = ask()
-    assert time.thread_time() - began < patience(seconds)
-    return answer
-
-
 def listed(program: Path, pattern: str) -> list[str]:
-    """Return what ``list -x`` prints, which takes a bounded time and memory."""
+    """Return what ``list -x`` prints, which takes a bounded amount of memory."""
     command = [sys.executable, "-c", MEASURED, "list", "-x", str(program), pattern]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     *said, used = result.stderr.splitlines()
     assert said == []
-    seconds, kib = map(float, used.split())
-    assert seconds < patience(SECONDS)
-    assert kib < MIB << 10
+    assert int(used) < MIB << 10
     return result.stdout.splitlines()
 
 
@@ -97,14 +84,14 @@ def test_probed(program: Path) -> None:
     """The first probe makes the index, and the others of a plan use it."""
     targets = [parse_target(f"uprobe:{program}:{name(number)}") for number in (0, 654_321, COUNT - 1)]
     with closing(ProbedFiles()) as files:
-        places = within(SECONDS, lambda: [locate(target, files).offset for target in targets])
+        places = [locate(target, files).offset for target in targets]
     assert places == [offset(0), offset(654_321), offset(COUNT - 1)]
 
 
 def test_named(program: Path) -> None:
     numbers = [0, 1, 77, 654_321, COUNT - 1]
     places = {offset(number) + number % 16: name(number) for number in numbers}
-    assert within(SECONDS, lambda: functions_at(str(program), places)) == places
+    assert functions_at(str(program), places) == places
 
 
 def test_each_name_is_read_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
