@@ -157,6 +157,10 @@ class _Tables:
         """Add the tables of one metric."""
         fields = [label.field for label in metric.labels]
         labels = [None if field in self.absent else self._key(field) for field in fields]
+        texts = {key.name: field for field, key in zip(fields, labels, strict=True) if key and not key.bits}
+        if len(texts) > 1:  # one takes 256 bytes, and HIST_KEY_SIZE_MAX is 384
+            both = " and ".join(texts.values())
+            raise GrammarError(f"the kernel counts by one name at once, and not by {both}")
         by_fields, _ = metric.where_parts
         where = as_filter(by_fields).rename(self.names).render() if by_fields else None
         if metric.value is None:

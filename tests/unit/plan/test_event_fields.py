@@ -187,10 +187,19 @@ def test_a_definition_means_what_the_kernel_takes_it_for(tmp_path: Path, written
     assert eprobe.body == "sched.sched_switch comm=$comm:string"
 
 
-def test_hist_triggers(tmp_path: Path) -> None:
-    text = f"{WAKEUP}, aggregate: kernel, filter: 'common_comm == \"x\"', {counting('comm', 'common_comm')}"
+@pytest.mark.parametrize(("label", "key"), [("comm", "comm"), ("common_comm", "COMM")])
+def test_hist_triggers(tmp_path: Path, label: str, key: str) -> None:
+    text = f"{WAKEUP}, aggregate: kernel, filter: 'common_comm == \"x\"', {counting(label)}"
     [eprobe] = ways(tmp_path, text)
-    assert [table.trigger for table in eprobe.tables] == ['hist:keys=comm,COMM:size=4096 if COMM == "x"']
+    assert [table.trigger for table in eprobe.tables] == [f'hist:keys={key}:size=4096 if COMM == "x"']
+
+
+def test_a_table_has_one_name_as_a_key(tmp_path: Path) -> None:
+    """Each takes 256 bytes of a key's 384."""
+    probe = configured(tmp_path, f"{WAKEUP}, aggregate: kernel, {counting('comm', 'common_comm')}")
+    [way] = plan_probe(probe, "ns", DECODERS, kernel(), itertools.count()).alternatives
+    assert isinstance(way, Unsupported)
+    assert way.reason == "the kernel counts by one name at once, and not by comm and common_comm"
 
 
 def test_a_field_cpu_is_a_key_of_hist_triggers(tmp_path: Path) -> None:
