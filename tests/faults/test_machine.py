@@ -16,6 +16,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics, running
 from tests.support.forked_child import in_a_child
 from tests.support.kernel_modules import unload
+from tests.support.otlp_outcomes import exported
 from tests.support.patience import eventually
 from tests.support.receivers import rotel
 from tests.support.suffering import DELIVERED, HITS, LOST, TIMES
@@ -122,9 +123,9 @@ def test_what_is_exported_has_the_time_of_day_of_its_moment(
     with rotel(tmp_path) as server:
         export = f"otlp: {{endpoint: '{server.endpoints['http/protobuf']}'}}\n"
         filtered = f"filter: 'common_pid == {os.getpid()}', export: log"
-        start_agent(export + CONFIG.replace("metrics: [{", f"{filtered}, metrics: [{{"))
+        agent = start_agent(export + CONFIG.replace("metrics: [{", f"{filtered}, metrics: [{{"))
 
-        def exported() -> list[int]:
+        def arrived() -> list[int]:
             return [int(time) for time in server.found(r"Timestamp: (\d+)")]
 
         def fire(already: int) -> tuple[int, int]:
@@ -132,7 +133,8 @@ def test_what_is_exported_has_the_time_of_day_of_its_moment(
             for _ in range(TIMES):
                 os.getppid()
             ended = time.time_ns()
-            eventually(lambda: len(exported()) == already + TIMES)
+            exported(agent, logs=already + TIMES)
+            eventually(lambda: len(arrived()) == already + TIMES)
             return begun, ended
 
         first, number = fire(0), TIMES
@@ -143,13 +145,14 @@ def test_what_is_exported_has_the_time_of_day_of_its_moment(
             begun = time.time_ns()
             os.getppid()
             number += 1
-            eventually(lambda: len(exported()) == number)
-            return begun <= exported()[-1] <= time.time_ns()
+            exported(agent, logs=number)
+            eventually(lambda: len(arrived()) == number)
+            return begun <= arrived()[-1] <= time.time_ns()
 
         with stepped(seconds):
             eventually(follows)
             second = fire(number)
-        found = exported()
+        found = arrived()
     assert all(first[0] <= at <= first[1] for at in found[:TIMES])
     assert all(second[0] <= at <= second[1] for at in found[number:])
 

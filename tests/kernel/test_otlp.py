@@ -20,6 +20,7 @@ from tests.support.compiling import compiled
 from tests.support.containers import PATHS, PROGRAM, UID, container_id, group, write_logs
 from tests.support.kernel_ids import kernel_tid
 from tests.support.mounts import mounted
+from tests.support.otlp_outcomes import exported, outcome
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 from tests.support.receivers import MockServer, attributes, mock_server, needs_mock_server, rotel
@@ -123,14 +124,7 @@ def provoked(agent: AgentProcess) -> tuple[int, int, Metrics]:
     after = time.time_ns()
     fsyncs_of_a_pipe()
 
-    def delivered(metrics: Metrics) -> bool:
-        sent = [
-            metrics.value("kprobe_exporter_otlp_exported_total", signal=signal)
-            for signal in ("logs", "traces")
-        ]
-        return sent == [TIMES, 2 * TIMES]
-
-    return before, after, agent.scrape_until(delivered, 50)
+    return before, after, exported(agent, logs=TIMES, traces=2 * TIMES)
 
 
 def start(start_agent: StartAgent, endpoint: str, protocol: str) -> AgentProcess:
@@ -179,9 +173,8 @@ def test_elastic(start_agent: StartAgent, elastic: MockServer, protocol: str) ->
         total = metrics.value("kprobe_duration_seconds_sum", probe=name)
         assert sum(took) / 1e9 == pytest.approx(total, rel=1e-6)
         assert metrics.value("kprobe_duration_seconds_count", probe=name) == TIMES
-    for what in ("dropped", "failed"):
-        for signal in ("logs", "traces"):
-            assert metrics.value(f"kprobe_exporter_otlp_{what}_total", signal=signal) == 0
+    assert outcome(metrics, "logs") == (TIMES, 0, 0)
+    assert outcome(metrics, "traces") == (2 * TIMES, 0, 0)
 
 
 @BOTH
@@ -204,7 +197,8 @@ def test_calls_as_log_records(start_agent: StartAgent, elastic: MockServer) -> N
     before = time.time_ns()
     fsyncs_of_a_pipe()
     after = time.time_ns()
-    eventually(lambda: len(elastic.log_records()) >= logs + TIMES, 60)
+    metrics = exported(agent, logs=TIMES)
+    eventually(lambda: len(elastic.log_records()) >= logs + TIMES)
     records = elastic.log_records()[logs:]
     assert len(records) == TIMES
     for record in records:
@@ -212,7 +206,6 @@ def test_calls_as_log_records(start_agent: StartAgent, elastic: MockServer) -> N
         assert before <= number(record["timeUnixNano"]) <= after
         assert (told["kprobe.name"], told["error.type"]) == ("sync", "EINVAL")
     durations = [float(attributes(record)["kprobe.duration"]) for record in records]
-    metrics = agent.scrape()
     assert sum(durations) == pytest.approx(
         metrics.value("kprobe_duration_seconds_sum", probe="sync"), rel=1e-6
     )
@@ -231,8 +224,9 @@ def test_only_what_is_chosen_is_exported_and_all_is_counted(
                 os.lseek(fd, 0, whence)
         with suppress(OSError):
             os.fsync(fd)
-    eventually(lambda: len(elastic.log_records()) >= logs + 2 * TIMES, 60)
-    eventually(lambda: len(elastic.spans()) >= spans + TIMES, 60)
+    metrics = exported(agent, logs=2 * TIMES, traces=TIMES)
+    eventually(lambda: len(elastic.log_records()) >= logs + 2 * TIMES)
+    eventually(lambda: len(elastic.spans()) >= spans + TIMES)
     records = [attributes(record) for record in elastic.log_records()[logs:]]
     found = Counter((told["kprobe.name"], number(told["thread.id"])) for told in records)
     assert found == {("sync", kernel_tid()): TIMES, ("seek", kernel_tid()): TIMES}
@@ -241,11 +235,9 @@ def test_only_what_is_chosen_is_exported_and_all_is_counted(
     pairs = elastic.spans()[spans:]
     assert [number(attributes(span)["kprobe.arg.fd"]) for span in pairs] == [one] * TIMES
     assert not any(span.get("parentSpanId") for span in pairs)
-    metrics = agent.scrape()
     assert metrics.value("kprobe_duration_seconds_count", probe="sync") == 2 * TIMES
     assert metrics.value("kprobe_exporter_events_total", probe="seek") == 2 * TIMES
     assert metrics.value("kprobe_duration_seconds_count", probe="between") == 2 * TIMES
-    assert metrics.value("kprobe_exporter_otlp_dropped_total", signal="logs") == 0
     os.close(one)
     os.close(other)
 
@@ -270,15 +262,16 @@ def test_calls_lie_in_each_other_whoever_chooses(
         agent.signal(SIGHUP)
         agent.scrape_until(lambda metrics: metrics.value(stamp) > before)
 
-    def exported() -> list[Any]:
+    def traced(times: int) -> list[Any]:
         seen = len(elastic.spans())
         fsyncs_of_a_pipe()
-        eventually(lambda: len(elastic.spans()) >= seen + 2 * TIMES, 60)
+        exported(agent, traces=times * 2 * TIMES)
+        eventually(lambda: len(elastic.spans()) >= seen + 2 * TIMES)
         return elastic.spans()[seen:]
 
-    for text in (nested, nested + WITH_PATTERN.format(tid=kernel_tid()), nested):
+    for times, text in enumerate((nested, nested + WITH_PATTERN.format(tid=kernel_tid()), nested), 1):
         reload(text)
-        spans = exported()
+        spans = traced(times)
         ids = Counter(span["spanId"] for span in spans if span["name"] == "fsync")
         parents = Counter(span["parentSpanId"] for span in spans if span["name"] == of_fsync())
         assert ids == parents
@@ -294,14 +287,15 @@ def test_calls_lie_in_each_other_whoever_chooses(
 )
 def test_stacks(start_agent: StartAgent, elastic: MockServer, attach: str, signal: str) -> None:
     """A record or span has the function's callers, innermost first, up to the system call."""
-    exported = elastic.log_records if signal == "log" else elastic.spans
-    before = len(exported())
+    arrived = elastic.log_records if signal == "log" else elastic.spans
+    before = len(arrived())
     endpoint = elastic.endpoints["http/protobuf"]
-    start_agent(STACKS.format(endpoint=endpoint, attach=attach, signal=signal, tid=kernel_tid()))
+    agent = start_agent(STACKS.format(endpoint=endpoint, attach=attach, signal=signal, tid=kernel_tid()))
     fsyncs_of_a_pipe()
     # The first stack loads the kernel's symbols, which takes a while under emulation.
-    eventually(lambda: len(exported()) >= before + TIMES, 60)
-    found = exported()[before:]
+    exported(agent, **{"logs" if signal == "log" else "traces": TIMES})
+    eventually(lambda: len(arrived()) >= before + TIMES)
+    found = arrived()[before:]
     assert len(found) == TIMES
     for one in found:
         told = attributes(one)
@@ -336,9 +330,10 @@ def procs(tmp_path: Path) -> Iterator[Path]:
 def test_pods(start_agent: StartAgent, elastic: MockServer, tmp_path: Path, procs: Path) -> None:
     """Records of a pod's processes, which live 5 ms, name the pod; that of a process outside does not."""
     program, before = compiled(tmp_path / "short", PROGRAM, "-static"), len(elastic.log_records())
-    start_agent(PODS.format(endpoint=elastic.endpoints["http/protobuf"]))
+    agent = start_agent(PODS.format(endpoint=elastic.endpoints["http/protobuf"]))
     subprocess.run([program, procs, str(TIMES)], check=True)
-    eventually(lambda: len(elastic.log_records()) >= before + TIMES + 1, 60)
+    exported(agent, logs=TIMES + 1)
+    eventually(lambda: len(elastic.log_records()) >= before + TIMES + 1)
     ours = {
         "container.id": container_id(9),
         "k8s.namespace.name": "shop",

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from tests.support import npm
 from tests.support.patience import eventually
@@ -44,11 +46,33 @@ def free_port() -> int:
 
 
 class MockServer:
-    """A running mockotlpserver. ``endpoints`` are by protocol; it keeps the requests in order."""
+    """A running mockotlpserver. ``endpoints`` are by protocol; it keeps the requests in order.
 
-    def __init__(self, endpoints: Mapping[str, str]) -> None:
+    A request is kept before it is answered, so none is lost if the ``process`` is killed.
+    """
+
+    def __init__(self, endpoints: Mapping[str, str], process: "subprocess.Popen[str]") -> None:
         self.endpoints = endpoints
+        self.process = process
         self._requests: list[tuple[str, Any]] = []
+
+    def be_busy(self, seconds: int) -> None:
+        """Refuse requests from now on, and ask clients to come again after some seconds."""
+        status = Status(code=14)
+        status.details.add().Pack(RetryInfo(retry_delay={"seconds": seconds}))
+        self._answer({"busy": {"seconds": seconds, "status": status.SerializeToString().hex()}})
+
+    def reject(self, items: int) -> None:
+        """Say from now on that so many items of each request are rejected, up to 127. They are kept."""
+        self._answer({"rejects": items})
+
+    def accept(self) -> None:
+        """Accept requests again."""
+        self._answer({})
+
+    def _answer(self, fault: Mapping[str, Any]) -> None:
+        assert self.process.stdin
+        print(json.dumps(fault), file=self.process.stdin, flush=True)
 
     def got(self, signal: str, request: Any) -> None:
         self._requests.append((signal, request))
@@ -86,9 +110,9 @@ def attributes(thing: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def mock_server() -> Iterator[MockServer]:
-    """Run mockotlpserver until the context is left."""
-    command = ["node", str(SOURCE / "server.js")]
+def mock_server(http: int = 0, grpc: int = 0) -> Iterator[MockServer]:
+    """Run mockotlpserver on these ports, 0 for any, until the context is left."""
+    command = ["node", str(SOURCE / "server.js"), str(http), str(grpc)]
     environment = {**os.environ, "NODE_PATH": str(INSTALLED / "node_modules")}
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
@@ -97,28 +121,30 @@ def mock_server() -> Iterator[MockServer]:
         assert process.stdout
         assert process.stdin
         ready = json.loads(process.stdout.readline())
-        server = MockServer({"http/protobuf": ready["http"], "grpc": ready["grpc"]})
+        server = MockServer({"http/protobuf": ready["http"], "grpc": ready["grpc"]}, process)
 
         def read() -> None:
             assert process.stdout
             for line in process.stdout:
-                told = json.loads(line)
-                server.got(told["signal"], told["request"])
+                if line.endswith("\n"):  # a killed process may leave a part of a line
+                    told = json.loads(line)
+                    server.got(told["signal"], told["request"])
 
         reader = threading.Thread(target=read)
         reader.start()
         try:
             yield server
         finally:
-            process.stdin.close()
+            process.terminate()  # the end of stdin may not reach it: agents that were forked have the pipe
             reader.join()
 
 
 class Rotel:
     """A running rotel that prints what it gets and stores nothing. ``endpoints`` are by protocol."""
 
-    def __init__(self, endpoints: Mapping[str, str], log: Path) -> None:
+    def __init__(self, endpoints: Mapping[str, str], log: Path, process: "subprocess.Popen[bytes]") -> None:
         self.endpoints = endpoints
+        self.process = process
         self._log = log
 
     def output(self) -> str:
@@ -130,12 +156,15 @@ class Rotel:
 
 
 @contextmanager
-def rotel(directory: Path, *, verbose: bool = True) -> Iterator[Rotel]:
-    """Run rotel until the context is left; unless ``verbose``, it prints nothing of what it gets."""
+def rotel(directory: Path, http: int = 0, grpc: int = 0, *, verbose: bool = True) -> Iterator[Rotel]:
+    """Run rotel on these ports, 0 for any, until the context is left; it appends to a log in the directory.
+
+    Unless ``verbose``, it prints nothing of what it gets.
+    """
     package = importlib.util.find_spec("rotel")
     assert package
     assert package.origin
-    http, grpc = free_port(), free_port()
+    http, grpc = http or free_port(), grpc or free_port()
     command = [str(Path(package.origin).with_name("rotel-agent")), "start", "--exporter", "blackhole"]
     command += ["--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}"]
     if verbose:
@@ -143,11 +172,11 @@ def rotel(directory: Path, *, verbose: bool = True) -> Iterator[Rotel]:
             command += ["--debug-log", signal]
         command += ["--debug-log-verbosity", "detailed"]
     log = directory / "rotel.log"
-    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+    with log.open("a") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             eventually(lambda: process.poll() is None and _listens(http) and _listens(grpc), 30)
             endpoints = {"http/protobuf": f"http://127.0.0.1:{http}", "grpc": f"http://127.0.0.1:{grpc}"}
-            yield Rotel(endpoints, log)
+            yield Rotel(endpoints, log, process)
         finally:
             process.kill()
 
