@@ -253,7 +253,7 @@ def records(trace: TraceProcess) -> bool:
         if file.parent.name != MARKER
     ]
     return any(
-        file.read_text() == "1\n"
+        file.read_text().startswith("1")  # with a trigger it is "1*"
         for file in [*own, trace.instance / "events/sched/sched_wakeup/enable"]
         if file.exists()
     )
