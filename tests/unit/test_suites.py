@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.vm import ROOT
-from tests.vm.__main__ import HOST_SUITES, REQUESTED_SUITES, VM_SUITE
+from tests.vm.__main__ import HOST_SUITES, MACHINE_TESTS, REQUESTED_SUITES, VM_SUITE
 from tests.vm.foreign import ARCHITECTURES
-from tests.vm.kernels import DEFAULT, KERNELS, LONG, WHOLE
+from tests.vm.kernels import DEFAULT, KERNELS, LONG, OTHERWISE, WHOLE
 
 FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
 
@@ -24,7 +24,8 @@ def test_every_file_is_run(file: str) -> None:
         runs(places, file) for name, places in suites.items() if name not in ("host-kernel", "pid-namespace")
     )
     in_a_vm = runs(VM_SUITE, file) and any(file not in kernel.elsewhere for kernel in WHOLE)
-    assert on_this_machine or in_a_vm
+    otherwise = runs((*MACHINE_TESTS, *HOST_SUITES["pid-namespace"]), file)
+    assert on_this_machine or (otherwise if file in OTHERWISE else in_a_vm)
 
 
 def test_every_place_is_there() -> None:

@@ -25,7 +25,7 @@ from tests.support.patience import patience
 from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
 from tests.vm.debian import PackageError, alertmanager, confinement, pprof, promtool
-from tests.vm.kernels import DEFAULT, KERNELS, LONG, MAIN, Kernel, image
+from tests.vm.kernels import DEFAULT, KERNELS, LONG, MAIN, OTHERWISE, Kernel, image
 from tests.vm.machines import MACHINES, USUAL, Machine
 from tests.vm.process import QUIET, Child, Ended
 from tests.vm.report import Result, in_a_vm, judge, on_this_machine, table
@@ -148,7 +148,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     whole, own = suites.pop("whole"), list(suites.values())
     _prepare(kernels)
     most = [
-        partial(guest_suite, kernel, VM_SUITE, stop, (*kernel.elsewhere, *LONG))
+        partial(guest_suite, kernel, VM_SUITE, stop, (*kernel.elsewhere, *LONG, *OTHERWISE))
         for kernel in kernels
         if not kernel.core
     ]

@@ -134,6 +134,9 @@ LONG = (
 """Tests that only `make vmtest` runs: each takes up to a minute of a busy machine, and most of what it sees
 fail is seen by another one, too."""
 
+OTHERWISE = ("tests/kernel/test_machines.py", "tests/kernel/test_pid_namespace.py")
+"""Files that `make test` runs on machines of other shapes and in a PID namespace, not on a usual machine."""
+
 ARM64 = Suite("bookworm-security", "Debian-Security", arch="arm64")
 
 FPROBES = "f[:[<group>/][<event>]]"
@@ -180,6 +183,7 @@ KERNELS = {
                 "tests/kernel/test_pages.py",
                 "tests/kernel/test_readme.py",
                 "tests/kernel/test_reload.py",
+                "tests/kernel/test_removal.py",
                 "tests/kernel/test_symbols.py",
                 "tests/kernel/test_system_calls.py",
                 "tests/kernel/test_thread_ends.py",
@@ -212,16 +216,14 @@ KERNELS = {
                 "tests/kernel/test_counted_stacks.py",
                 "tests/kernel/test_counts.py",
                 "tests/kernel/test_exact_values.py",
+                "tests/kernel/test_event_fields.py",
                 "tests/kernel/test_filters.py",
                 "tests/kernel/test_kernel_plan.py",
                 "tests/kernel/test_large_records.py",
                 "tests/kernel/test_latency_examples.py",
-                "tests/kernel/test_machines.py",
                 "tests/kernel/test_otlp.py",
                 "tests/kernel/test_otlp_examples.py",
                 "tests/kernel/test_ownership.py",
-                "tests/kernel/test_pid_namespace.py",
-                "tests/kernel/test_pid_namespace.py",
                 "tests/kernel/test_postgresql.py",
                 "tests/kernel/test_refusals.py",
                 "tests/kernel/test_replaced_files.py",
