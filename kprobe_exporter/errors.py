@@ -7,7 +7,8 @@ KprobeExporterError
 ├── TracefsError          the kernel refused, or tracefs is not there
 │   ├── NotMounted        no tracefs, and none could be mounted
 │   ├── ProbeRefused      one definition, filter or enable was refused
-│   └── InstanceBusy      another live agent holds the instance
+│   ├── InstanceBusy      another live agent holds the instance
+│   └── RemovalStopped    events stay in the kernel, as was requested
 ├── SourceError           the event reader cannot go on
 └── StartError            the agent cannot start (address in use, nothing to serve, …)
     └── UsageError        a value on the command line can never work
@@ -77,6 +78,16 @@ class ProbeRefused(TracefsError):
 
 class InstanceBusy(TracefsError):
     """Another live agent holds the tracefs instance."""
+
+
+class RemovalStopped(TracefsError):
+    """A removal of many events was given up on request; ``done`` says how far it was."""
+
+    def __init__(self, done: str) -> None:
+        super().__init__(
+            f"the removal was stopped while {done}: "
+            "'kprobe-exporter cleanup' or the next start removes the rest."
+        )
 
 
 class SourceError(KprobeExporterError):

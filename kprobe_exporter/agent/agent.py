@@ -51,6 +51,7 @@ from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.removal import Removal
 
 if TYPE_CHECKING:
     from kprobe_exporter.agent.otlp import OtlpExport
@@ -207,7 +208,8 @@ class Agent:
 
     def _open(self) -> None:
         """Start stage by stage. Started stages are stopped in reverse order, even after an error."""
-        acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance)
+        removal = Removal(gives_up=lambda: self._stop.gives_up)
+        acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance, removal)
         self._instance = instance = self._stack.enter_context(acquired)
         self._interference = Interference(instance, self._interrupted)
         settings, otlp = self._config.settings, self._config.otlp

@@ -139,11 +139,8 @@ class ProbeSet:
         return tuple(part for own in self._identities.tracepoints if own.enabled for part in own.parts)
 
     def off(self) -> None:
-        """Stop all recording, at the end. Never raises."""
-        for part in self._now.parts:
-            part.disable()
-        for own in self._identities.tracepoints:
-            own.disable()
+        """Stop all recording at the end. Never raises. `Instance.close` removes the probes."""
+        self._instance.stop_recording()
 
     def _dismiss(self, probes: Sequence[ProbeState]) -> None:
         """Stop what none of these probes needs, take its last events and counts, and forget it."""

@@ -12,11 +12,17 @@ from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import InstanceBusy, TracefsError, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
+from kprobe_exporter.trace.output import Interrupt
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import PREFIX, traces
 from kprobe_exporter.tracefs.mount import mounted
-from kprobe_exporter.tracefs.ownership import contents
+from kprobe_exporter.tracefs.ownership import INSTANCES, contents
+from kprobe_exporter.tracefs.removal import Removal
+from kprobe_exporter.util.progress import progress
+
+REDRAW = 0.5
+"""Seconds from one message of a removal to the next."""
 
 
 def _name(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -55,14 +61,16 @@ def cleanup(
         there = {each: found for each in (name, *traces(files)) if (found := contents(files, each))}
         if not there:
             click.echo(f"no instance and no probe of '{name}' exists")
-        refused = sum(not _remove(files, each, found) for each, found in there.items())
+        with Interrupt().heeded() as stop, progress() as tell:
+            removal = Removal(tell, stop.is_set, pause=REDRAW, least=0)
+            refused = sum(not _remove(files, each, found, removal) for each, found in there.items())
         context.exit(1 if refused else 0)
 
 
-def _remove(files: Tracefs, name: str, found: list[str]) -> bool:
-    """Remove what a killed agent or trace left under a name. Return False if the name is refused."""
+def _remove(files: Tracefs, name: str, found: list[str], removal: Removal) -> bool:
+    """Remove what a killed agent or trace left under a name. Return False if it stays, or a part of it."""
     try:
-        Instance.acquire(files, name).close()
+        Instance.acquire(files, name, removal).close()
     except InstanceBusy:
         what = "trace" if name.startswith(PREFIX) else "agent"
         click.echo(f"a live {what} holds '{name}': nothing was removed")
@@ -71,6 +79,15 @@ def _remove(files: Tracefs, name: str, found: list[str]) -> bool:
         click.echo(f"kprobe-exporter: {one_line(str(error))}", err=True)
         return False
     left = set(contents(files, name))
-    for thing in found:
-        click.echo(f"{'could not remove' if thing in left else 'removed'} {thing}")
+    for outcome, things in (("removed", set(found) - left), ("could not remove", set(found) & left)):
+        if things:
+            click.echo(f"{outcome} {_summary(name, things)}")
     return True
+
+
+def _summary(name: str, things: set[str]) -> str:
+    """Return what these are, as "instances/NAME and 3 definitions of the group 'NAME'"."""
+    instance = f"{INSTANCES}/{name}"
+    number = len(things - {instance})
+    definitions = f"{number} definition{'s' * (number > 1)} of the group '{name}'"
+    return " and ".join([instance] * (instance in things) + [definitions] * (number > 0))

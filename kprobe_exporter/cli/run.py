@@ -125,12 +125,12 @@ def run(
 
 
 def heed_signals(stop: Shutdown) -> None:
-    """Have the first SIGTERM or SIGINT request an orderly stop at any time, and SIGHUP a reload.
+    """Have the first SIGTERM or SIGINT request an orderly stop, the second a quick one, and SIGHUP a reload.
 
     The handlers only set a flag, so that they interrupt no step of a start halfway. One signal may
     interrupt the handler of another.
     """
     signal.set_wakeup_fd(stop.wake_up_fd, warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, lambda *_: stop.signal())
+    signal.signal(signal.SIGINT, lambda *_: stop.signal())
     signal.signal(signal.SIGHUP, lambda *_: stop.ask_reload())

@@ -150,7 +150,9 @@ def _trace(
     request = found.request
     held = options.seconds is not None and not (options.as_json or options.count or options.profiles)
     with (
-        own_instance(files, probed_files, held=held, tgid=options.as_json) as (instance, kib),
+        own_instance(
+            files, probed_files, held=held, tgid=options.as_json, gives_up=lambda: out.stop.gives_up
+        ) as (instance, kib),
         host_ids(files, needed=options.each) as ids,
     ):
         threads = TracedThreads(instance, options.pid, options.tid, ids)

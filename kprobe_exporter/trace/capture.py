@@ -88,8 +88,9 @@ class Capture:
 def collected(
     session: TraceSession, probes: Sequence[Probe], deliver: Callable[[Batch], None], *, single: bool = False
 ) -> Iterator[Capture]:
-    """Install the probes without enabling them, and remove them on exit. Raises TracefsError.
+    """Install the probes without enabling them; stop recording on exit. Raises TracefsError.
 
+    The session's instance removes the probes: all at once takes less time than one after the other.
     Matches of a pattern that the kernel refuses are left out, with a warning that sums them up.
     Where possible the records are added up as they are read. With ``single`` they come one by one, with
     their process, and with all readable fields of a tracepoint for which no fetch arguments are given.
@@ -147,8 +148,7 @@ def collected(
     finally:
         if capture.pipe is not None:
             capture.pipe.close()
-        for attached in capture.attached:
-            attached.remove()
+        instance.stop_recording()
 
 
 def _pages(instance: Instance, symbols: Symbols, planned: Sequence[Probe]) -> EventSource:

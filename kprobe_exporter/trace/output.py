@@ -33,7 +33,6 @@ class Interrupt(Shutdown):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gives_up = False
         self._in_write = False
 
     @contextmanager
@@ -44,8 +43,7 @@ class Interrupt(Shutdown):
         """
 
         def end(number: int, frame: FrameType | None) -> None:
-            self.gives_up = self.is_set()
-            self.set()
+            self.signal()
             if self._in_write:
                 raise InterruptedError  # a write to a terminal stopped by Ctrl-S would block forever
 

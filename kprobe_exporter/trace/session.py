@@ -28,7 +28,9 @@ from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import acquire_for_trace, remove_dead_traces
+from kprobe_exporter.tracefs.removal import Removal
 from kprobe_exporter.tracefs.thread_ids import HostIds
+from kprobe_exporter.util.progress import progress
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 LIVE_BUFFER = Settings().buffer_size
@@ -36,6 +38,9 @@ HELD_BUFFER = 8 * LIVE_BUFFER
 """Bytes of buffer per CPU: for events read as they come, and for events held until the end."""
 
 MOST_BUFFER = Settings().buffer_total
+
+REDRAW = 1.0
+"""Seconds from one message of a long removal to the next."""
 
 MOST_TIDS = 100
 """Threads in one write to the kernel."""
@@ -110,15 +115,21 @@ class TraceSession(NamedTuple):
 
 @contextmanager
 def own_instance(
-    files: Tracefs, probed_files: ProbedFiles, *, held: bool, tgid: bool
+    files: Tracefs,
+    probed_files: ProbedFiles,
+    *,
+    held: bool,
+    tgid: bool,
+    gives_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[Instance, int]]:
     """Yield an instance for this trace and its buffer's KiB per CPU; remove it and its probes on exit.
 
     ``held``: events are read only at the end. ``tgid``: process ids are recorded as well. Leftovers of
-    killed traces are removed first. What ``probed_files`` holds is probed. Raises TracefsError.
+    killed traces are removed first. What ``probed_files`` holds is probed. A removal of many probes shows its
+    progress, and leaves the rest to ``cleanup`` if the caller ``gives_up``. Raises TracefsError.
     """
     remove_dead_traces(files)
-    with acquire_for_trace(files) as instance:
+    with progress() as tell, acquire_for_trace(files, Removal(tell, gives_up, REDRAW)) as instance:
         instance.probed_files = probed_files
         cpus = max(1, len(files.names(f"{instance.path}/per_cpu")))
         kib = max(4, min(HELD_BUFFER if held else LIVE_BUFFER, MOST_BUFFER // cpus) // 1024)

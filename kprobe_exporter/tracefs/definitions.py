@@ -2,12 +2,19 @@
 
 import errno
 import re
+import time
 from typing import NamedTuple
 
 from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.removal import Removal
 
 FILES = ("kprobe_events", "uprobe_events", "dynamic_events")
 """The files that list definitions. ``dynamic_events`` (5.0+) has the lines of the other two and more."""
+
+BUSY = "another user of tracefs has it enabled (EBUSY)"
+
+ATTEMPTS, PAUSE = 10, 0.05
+"""How often the deletion of a busy event is tried, and the seconds between two tries."""
 
 HEAD = re.compile(r"^(?P<verb>[a-z]\d*):(?:(?P<group>[^/\s]+)/)?(?P<event>\S+)")
 
@@ -51,23 +58,31 @@ def delete(files: Tracefs, group: str, event: str) -> str | None:
             if error.errno == errno.ENOENT:
                 continue
             if error.errno == errno.EBUSY:
-                return "another user of tracefs has it enabled (EBUSY)"
+                return BUSY
             return f"the kernel answers {errno.errorcode.get(error.errno or 0, error)}"
         return None
     return None
 
 
-def delete_group(files: Tracefs, group: str, keep: str = "") -> tuple[list[str], list[str]]:
-    """Delete every event of a group but ``keep``. Return the deleted names, and a sentence for each other
-    that remains.
+def delete_group(
+    files: Tracefs, group: str, keep: str = "", removal: Removal | None = None
+) -> tuple[int, list[str]]:
+    """Delete every event of a group but ``keep``. Return how many were deleted, and a sentence for each that
+    remains. Raises RemovalStopped.
+
+    Linux 7.0 and later free a trigger some 0.1 s after its removal, and until then refuse to delete its event
+    (event_enable_trigger_parse() of kernel/trace/trace_events_trigger.c). So the deletion is tried again.
     """
-    deleted, remaining = [], []
-    for defined in list_definitions(files):
-        if defined.group != group or defined.event == keep:
-            continue
-        reason = delete(files, group, defined.event)
-        if reason is None:
-            deleted.append(f"{group}/{defined.event}")
-        else:
-            remaining.append(f"{group}/{defined.event} could not be deleted: {reason}.")
-    return deleted, remaining
+    events = [one.event for one in list_definitions(files) if one.group == group and one.event != keep]
+    reasons: dict[str, str] = {}
+    for event in (removal or Removal()).each(events, "deleting definitions"):
+        if (reason := delete(files, group, event)) is not None:
+            reasons[event] = reason
+    for _ in range(ATTEMPTS):
+        if BUSY not in reasons.values():
+            break
+        time.sleep(PAUSE)
+        again = {event: delete(files, group, event) for event in reasons}
+        reasons = {event: reason for event, reason in again.items() if reason is not None}
+    remaining = [f"{group}/{event} could not be deleted: {reason}." for event, reason in reasons.items()]
+    return len(events) - len(remaining), remaining

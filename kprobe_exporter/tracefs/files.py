@@ -3,11 +3,14 @@
 import errno
 import fcntl
 import os
+import re
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 TRACEABLE = "available_filter_functions"
 """The file with one line, ``sym`` or ``sym [mod]``, for each function that ftrace can patch."""
+
+INSTANCE_EVENT = re.compile(r"instances/\w+/events/[\w-]+/\w+")
 
 
 class Tracefs(Protocol):
@@ -18,6 +21,7 @@ class Tracefs(Protocol):
 
     def read(self, path: str) -> bytes: ...
     def write(self, path: str, text: str) -> None: ...
+    def remove_hist_triggers(self, path: str) -> None: ...
     def exists(self, path: str) -> bool: ...
     def names(self, path: str) -> list[str]: ...
     def mkdir(self, path: str) -> None: ...
@@ -43,7 +47,7 @@ class MountedTracefs:
     def write(self, path: str, text: str) -> None:
         """Append one command with one write(2).
 
-        The file is never opened with O_TRUNC: this would delete the probes of all programs in a definitions
+        The file is not opened with O_TRUNC: this would delete the probes of all programs in a definitions
         file, and every trigger in a trigger file (kernel/trace/trace_dynevent.c, trace_events_trigger.c).
         Python's "a" mode does not work: it seeks to the end, which these files refuse with EINVAL.
         """
@@ -52,6 +56,16 @@ class MountedTracefs:
             os.write(fd, text.encode())
         finally:
             os.close(fd)
+
+    def remove_hist_triggers(self, path: str) -> None:
+        """Remove all hist triggers of the event of an instance at this path, and no other triggers.
+
+        The kernel waits once for each where ``!hist:…`` waits twice, because it frees no parsed command
+        (event_trigger_regex_open() of kernel/trace/trace_events_trigger.c). O_TRUNC is allowed nowhere else.
+        """
+        if not INSTANCE_EVENT.fullmatch(path):
+            raise ValueError(f"{path!r} is not an event of an instance")
+        os.close(os.open(self.root / path / "trigger", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))
 
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()
@@ -106,4 +120,4 @@ class ReadOnlyTracefs(MountedTracefs):
     def _refuse(self, path: str, text: str = "") -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.root / path))
 
-    write = mkdir = rmdir = open_pipe = open_marker = lock = _refuse
+    write = remove_hist_triggers = mkdir = rmdir = open_pipe = open_marker = lock = _refuse

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
@@ -186,11 +186,10 @@ class HitCounter:
         except OSError:
             return []
 
-    def detach(self) -> None:
-        """Remove the trigger unless another probe uses it."""
-        if self._attached:
-            self._attached = False
-            detach(self._instance, self._event, f"hist:keys={self._spelled[0]}", self._spelled)
+    def pop_triggers(self) -> list[tuple[str, Spelled]]:
+        """Return its trigger for ``detach``, once; it is not attached any more then."""
+        attached, self._attached = self._attached, False
+        return [(f"hist:keys={self._spelled[0]}", self._spelled)] if attached else []
 
 
 class HistTables:
@@ -224,11 +223,10 @@ class HistTables:
             self._instance.share(share_name(self._event, _spelled(table)))
             self._attached.append(table)
 
-    def detach(self) -> None:
-        """Remove the triggers that no other probe uses."""
-        for table in self._attached:
-            detach(self._instance, self._event, table.trigger, _spelled(table))
-        self._attached = []
+    def pop_triggers(self) -> list[tuple[str, Spelled]]:
+        """Return its triggers for ``detach``, once; they are not attached any more then."""
+        attached, self._attached = self._attached, []
+        return [(table.trigger, _spelled(table)) for table in attached]
 
     def read(self, shown: Sequence[Shown]) -> tuple[HistReading, ...] | None:
         """Return our tables among those of the event, in our order; None unless all are there."""
@@ -242,8 +240,11 @@ class HistTables:
         return None
 
 
-def share_name(event: str, spelled: Spelled) -> str:
-    """Return a trigger's name for ``Instance.share``; a counter and a table may use the same trigger."""
+def share_name(event: str, spelled: Spelled | str = "") -> str:
+    """Return a trigger's name for ``Instance.share``; a counter and a table may use the same trigger.
+
+    Without a trigger, return the beginning of the names of all hist triggers of the event.
+    """
     return f"{event} {spelled}"
 
 
@@ -252,10 +253,15 @@ def _spelled(table: HistTable) -> Spelled:
     return ",".join(key.render() for key in table.keys), vals, table.condition
 
 
-def detach(instance: Instance, event: str, trigger: str, spelled: Spelled) -> None:
-    """Remove a trigger unless another probe of ours uses it. One that no longer exists is no error."""
-    shared = share_name(event, spelled)
-    instance.release(shared)
-    if not instance.shares(shared):
+def detach(instance: Instance, event: str, triggers: Collection[tuple[str, Spelled]]) -> None:
+    """Remove an event's triggers that no other probe of ours uses, with the fewest waits. Never raises."""
+    for _, spelled in triggers:
+        instance.release(share_name(event, spelled))
+    if triggers and not instance.shares_any(share_name(event)):
         with suppress(OSError):
-            instance.write(f"{event}/trigger", f"!{trigger}")
+            instance.files.remove_hist_triggers(f"{instance.path}/{event}")
+        return
+    for trigger, spelled in triggers:
+        if not instance.shares(share_name(event, spelled)):
+            with suppress(OSError):
+                instance.write(f"{event}/trigger", f"!{trigger}")

@@ -8,13 +8,14 @@ import uuid
 from collections import Counter
 from contextlib import suppress
 
-from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.errors import RemovalStopped, TracefsError
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.marker import marker_seconds
 from kprobe_exporter.tracefs.ownership import MARKER, alone, busy, contents, is_marked, mark, refuse_foreign
 from kprobe_exporter.tracefs.refusal import cannot_make
+from kprobe_exporter.tracefs.removal import Removal, events_on, switch_off
 from kprobe_exporter.tracefs.shared_filters import SharedFilters
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
@@ -40,15 +41,17 @@ class Instance:
     hold events that are still needed, so no definition that was ever enabled may be deleted. ``retired`` are
     the events, oldest first, that no probe uses until a definition like theirs is needed again.
     ``filters`` are those of the tracepoints' own events, by their directories. ``guard`` is a filter that
-    every recorded event has to pass, besides its own.
+    every recorded event has to pass, besides its own. ``removal`` reports the progress of ``close``, and may
+    end it early.
     ``probed_files`` are open from planning probes in them until these are installed; the caller closes them.
     """
 
-    def __init__(self, files: Tracefs, name: str, lock: int | None) -> None:
+    def __init__(self, files: Tracefs, name: str, lock: int | None, removal: Removal | None = None) -> None:
         self.files = files
         self.name = name
         self.group = name
         self.path = f"instances/{name}"
+        self.removal = removal or Removal()
         self.recording = False
         self.retired: dict[str, ProbeSpec] = {}
         self.probed_files = ProbedFiles()
@@ -65,22 +68,22 @@ class Instance:
         return made
 
     @classmethod
-    def acquire(cls, files: Tracefs, name: str) -> "Instance":
+    def acquire(cls, files: Tracefs, name: str, removal: Removal | None = None) -> "Instance":
         """Make the instance and lock it, after removing what a killed agent left under this name.
 
         Raises InstanceBusy if another live agent holds it, and TracefsError if the kernel refuses, or if
-        something that is not ours has this name.
+        something that is not ours has this name; RemovalStopped if ``removal`` gave up.
         """
         with alone(files):
             try:
-                return cls._acquire(files, name)
+                return cls._acquire(files, name, removal)
             except TracefsError:
                 if contents(files, name) == [f"{name}/{MARKER}"]:
                     delete(files, name, MARKER)
                 raise
 
     @classmethod
-    def _acquire(cls, files: Tracefs, name: str) -> "Instance":
+    def _acquire(cls, files: Tracefs, name: str, removal: Removal | None) -> "Instance":
         path = f"instances/{name}"
         for _ in range(ATTEMPTS):
             if not is_marked(files, name):
@@ -103,11 +106,15 @@ class Instance:
                 raise TracefsError(f"{path} cannot be locked: {error.strerror}.") from None
             if lock is None:
                 raise busy(name)
-            instance = cls(files, name, lock)
-            if fresh:
-                instance._sweep(logging.INFO)
-                return instance
-            instance._reclaim()
+            instance = cls(files, name, lock, removal)
+            try:
+                if fresh:
+                    instance._sweep(logging.INFO)
+                    return instance
+                instance._reclaim()
+            except RemovalStopped:
+                os.close(lock)
+                raise
         raise TracefsError(f"{path} is made and removed over and over by another process.")
 
     def __enter__(self) -> "Instance":
@@ -252,43 +259,67 @@ class Instance:
         """Return whether a probe of ours still uses it, so that it must stay."""
         return self._uses[what] > 0
 
+    def shares_any(self, beginning: str) -> bool:
+        """Return whether a probe of ours still uses anything whose name begins so."""
+        return any(what.startswith(beginning) for what in self._uses)
+
     def read(self, path: str) -> bytes:
         return self.files.read(f"{self.path}/{path}")
 
     def write(self, path: str, text: str) -> None:
         self.files.write(f"{self.path}/{path}", text)
 
+    def stop_recording(self) -> None:
+        """Stop recording at once; hits are still counted. Never raises."""
+        with suppress(OSError):
+            self.write("tracing_on", "0")
+
     def close(self) -> None:
         """Remove the instance, then the group's definitions, then release the lock. Never raises.
 
-        Definitions are deleted after the instance, because deleting them clears the unread buffer of
-        every instance in which they were ever enabled. That is only ours, which no longer exists by then.
+        Definitions are deleted after the instance. To delete one that was ever enabled resets the buffer of
+        every instance in which it was, and the kernel waits for that. Ours no longer exists by then.
         """
         self.probed_files.close()
         if self._lock is None:
             return
+        try:
+            self._close()
+        except RemovalStopped as error:
+            log.warning("%s", error)
+        os.close(self._lock)
+        self._lock = None
+
+    def _close(self) -> None:
+        removed, removal = False, self.removal
+        there = self.files.exists("trace_clock")
+        if not there:
+            log.warning(
+                "tracefs is not where it was mounted: %s and its probes stay in the kernel; mount it and "
+                "run 'kprobe-exporter cleanup'",
+                self.path,
+            )
+        elif events := events_on(self.files, self.path):
+            log.info(
+                "removing %d events from the kernel; a second signal leaves the rest to "
+                "'kprobe-exporter cleanup'",
+                len(events),
+            )
+            removal.begin()
+            switch_off(self.files, self.path, removal)
         with alone(self.files):
-            removed = False
-            if not self.files.exists("trace_clock"):
-                log.warning(
-                    "tracefs is not where it was mounted: %s and its probes stay in the kernel; mount it and "
-                    "run 'kprobe-exporter cleanup'",
-                    self.path,
-                )
-            elif not (removed := _rmdir(self.files, self.path)):
+            if there and not (removed := _rmdir(self.files, self.path)):
                 log.warning("%s is still in use by another process and stays.", self.path)
             try:
                 self._sweep(logging.DEBUG, unmark=removed)
             except OSError as error:
                 log.warning("the definitions cannot be read, and may stay: %s", error)
-        os.close(self._lock)
-        self._lock = None
 
     def _sweep(self, level: int, *, unmark: bool = False) -> None:
         """Delete the group's definitions. The marker goes last, once nothing remains that it marks."""
-        deleted, remaining = delete_group(self.files, self.group, keep=MARKER)
+        deleted, remaining = delete_group(self.files, self.group, MARKER, self.removal)
         if deleted:
-            log.log(level, "deleted %s", ", ".join(deleted))
+            log.log(level, "deleted %d definitions of the group '%s'", deleted, self.group)
         if unmark and not remaining and (reason := delete(self.files, self.group, MARKER)):
             remaining = [f"{self.group}/{MARKER} could not be deleted: {reason}."]
         for sentence in remaining:
@@ -296,11 +327,11 @@ class Instance:
 
     def _reclaim(self) -> None:
         """Remove what a killed agent left under this name, and release the lock."""
-        log.info("removing what a killed agent left: %s", self.path)
+        number = len(events_on(self.files, self.path))
+        log.info("removing what a killed agent left: %s, with %d events", self.path, number)
+        self.removal.begin()
+        switch_off(self.files, self.path, self.removal)
         removed = _rmdir(self.files, self.path)
-        if not removed:  # at least its events must not cost time any more
-            with suppress(OSError):
-                self.write("events/enable", "0")
         self._sweep(logging.INFO, unmark=removed)
         if self._lock is not None:
             os.close(self._lock)

@@ -9,6 +9,7 @@ from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.ownership import INSTANCES
+from kprobe_exporter.tracefs.removal import Removal
 
 log = logging.getLogger(__name__)
 
@@ -16,15 +17,15 @@ PREFIX = "kprobe_exporter_trace_"
 """The prefix of the name of a trace's instance and group; the id of its process follows."""
 
 
-def acquire_for_trace(files: Tracefs) -> Instance:
-    """Acquire an instance for this process. Raises TracefsError.
+def acquire_for_trace(files: Tracefs, removal: Removal | None = None) -> Instance:
+    """Acquire an instance for this process, which ``removal`` watches at its end. Raises TracefsError.
 
     A live trace in another pid namespace may have the same process id; then the name gets a number.
     """
     for number in count(1):
         name = f"{PREFIX}{os.getpid()}" + (f"_{number}" if number > 1 else "")
         try:
-            return Instance.acquire(files, name)
+            return Instance.acquire(files, name, removal)
         except InstanceBusy:
             continue
     raise AssertionError

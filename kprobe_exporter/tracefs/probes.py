@@ -9,17 +9,15 @@ from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.define import define, meanings_for
 from kprobe_exporter.tracefs.definitions import delete, list_definitions
-from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter
+from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter, detach
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import PROFILED, Counts
 from kprobe_exporter.tracefs.refusal import MEANING, why
+from kprobe_exporter.tracefs.removal import soft_trigger, soft_trigger_off
 from kprobe_exporter.tracefs.shared_filters import ALL_PASS
 from kprobe_exporter.tracefs.stack_tables import StackTrigger
 
 log = logging.getLogger(__name__)
-
-COUNT = "traceon:0"
-"""A trigger that never acts. It enables its event softly: the profile counts, and no event is recorded."""
 
 STACK = "stacktrace"  # The trigger that records kernel stacks (kernel/trace/trace_events_trigger.c)
 
@@ -45,6 +43,7 @@ class Installed:
         self._dir = f"events/{self.system}/{event}"
         self._enabled = False
         self._filters = False
+        self._records_stacks = False
         self._before = before or Counts(0, 0)
         self._used = before is not None  # if so, deleting it would clear the buffer
 
@@ -100,6 +99,8 @@ class Installed:
         if not self.owned and self.spec.plan == "events":
             text = self._instance.filters.add(self._dir, text)
             self._filters = True
+        if text is None and self._used:
+            text = ALL_PASS  # the filter of the retired definition
         if text is not None:
             logs = f"{self._instance.path}/error_log", "error_log"
             self._write("filter", text, f"the filter '{text}' is refused", *logs)
@@ -121,6 +122,7 @@ class Installed:
         text = self._guarded(self.spec.kernel_filter)
         trigger = STACK + (f" if {text}" if text else "")
         self._used = True  # a trigger enables its event softly
+        self._records_stacks = True
         self._write("trigger", trigger, "it gives no stacks", f"{self._instance.path}/error_log")
 
     def aggregate(self) -> None:
@@ -159,9 +161,9 @@ class Installed:
         what, meanings = "it cannot be enabled", meanings_for(self.spec)
         if self.counted_softly:
             try:
-                self._write("trigger", COUNT, what, meanings=meanings)
+                self._write("trigger", soft_trigger(self.system, self.event), what, meanings=meanings)
             except ProbeRefused:
-                # Of every failure, a trigger says ENOENT (kernel/trace/trace_events_trigger.c): the file
+                # A trigger says ENOENT for every failure (kernel/trace/trace_events_trigger.c): the file
                 # `enable` gives the reason.
                 self._write("enable", "1", what, meanings=meanings)
                 self._undo("enable", "0")
@@ -182,10 +184,11 @@ class Installed:
         if self._enabled:
             self._enabled = False
             self._instance.release(self._dir)
-        if self.spec.stack:
+        if self._records_stacks:
+            self._records_stacks = False
             self._undo("trigger", f"!{STACK}")
         if self.counted_softly:
-            self._undo("trigger", f"!{COUNT.partition(':')[0]}")
+            self._undo("trigger", soft_trigger_off(self.system, self.event))
         if not self._instance.shares(self._dir):
             self._undo("enable", "0")
 
@@ -196,16 +199,12 @@ class Installed:
 
     def disable(self) -> None:
         """Stop recording and counting permanently. Never raises."""
-        if self.tables is not None:
-            self.tables.detach()
-        if self.stacks is not None:
-            self.stacks.detach()
-        if self.hits is not None:
-            self.hits.detach()
+        with_triggers = [one for one in (self.tables, self.stacks, self.hits) if one is not None]
+        detach(
+            self._instance, self._dir, [trigger for one in with_triggers for trigger in one.pop_triggers()]
+        )
         self.pause()
-        if self.owned and self.spec.kernel_filter is not None:
-            self._undo("filter", ALL_PASS)
-        elif self._filters:
+        if self._filters:
             self._filters = False
             text = self._instance.filters.remove(self._dir, self.spec.kernel_filter)
             if text is not None:

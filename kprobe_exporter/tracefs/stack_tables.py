@@ -6,7 +6,7 @@ from functools import lru_cache
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.hist import HistReading
 from kprobe_exporter.model.stacks import NOTHING, STACK_KEYS, Stack, StackReading, StackTable, Weight
-from kprobe_exporter.tracefs.hist_tables import Spelled, detach, parse_hist, share_name
+from kprobe_exporter.tracefs.hist_tables import Spelled, parse_hist, share_name
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.refusal import why
 
@@ -51,12 +51,10 @@ class StackTrigger:
         reading = next((one.reading for one in shown if one[:3] == self._attached[1]), None)
         return None if reading is None else StackReading(reading.dropped, _stacks(reading))
 
-    def detach(self) -> None:
-        """Remove the trigger. Never raises."""
-        if self._attached is not None:
-            trigger, spelled = self._attached
-            self._attached = None
-            detach(self._instance, self._event, trigger, spelled)
+    def pop_triggers(self) -> list[tuple[str, Spelled]]:
+        """Return its trigger for ``detach``, once; it is not attached any more then."""
+        attached, self._attached = self._attached, None
+        return [] if attached is None else [attached]
 
 
 def _stacks(reading: HistReading) -> Mapping[Stack, Weight]:

@@ -9,7 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from tests.bench import clients, cpus, firing, otlp, overhead, scrape, stacks, start, throughput, usdt, work
+from tests.bench import (
+    clients,
+    cpus,
+    firing,
+    many,
+    otlp,
+    overhead,
+    scrape,
+    stacks,
+    start,
+    throughput,
+    usdt,
+    work,
+)
 from tests.bench.document import merged
 from tests.bench.machine import WRITTEN, conditions, revision
 from tests.bench.table import Table
@@ -23,6 +36,7 @@ BENCHMARKS: Mapping[str, ModuleType] = {
     "work": work,
     "scrape": scrape,
     "start": start,
+    "many": many,
     "otlp": otlp,
     "firing": firing,
     "clients": clients,

@@ -1,4 +1,4 @@
-"""Runs in the guest of `tests.bench.start`: starts agents and makes the kernel do the same by itself."""
+"""Runs in the guest of `tests.bench.start`: starts and stops agents, and makes the kernel do it by itself."""
 
 import itertools
 import json
@@ -11,16 +11,20 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.tracefs.mount import mounted
-from tests.bench.checks import require_up
+from kprobe_exporter.tracefs.removal import soft_trigger
+from tests.bench.checks import Missed, require_up
 from tests.bench.firing_guest import append
 
 SIZES = (1, 10, 50, 200)
 PLANS = ("count", "events", "members")
 FUNCTION = re.compile(r"(?:acpi|pci)_[a-z0-9_]+")
 """Built into every kernel, and idle once it has booted: what is measured are starts, not hits."""
+
+REMOVING = re.compile(r"removing (\d+) events from the kernel")
 
 FILTER = "common_pid > 0"
 MEMBER = "(sock)$arg1->sk_protocol"
@@ -67,8 +71,11 @@ class Kernel:
                 return found
         raise LookupError(f"there are only {len(found)} functions to be probed")
 
-    def start(self, plan: str, functions: Sequence[str]) -> float:
-        """The seconds that these probes take, one write after the other."""
+    def start(self, plan: str, functions: Sequence[str]) -> tuple[float, float]:
+        """The seconds that these probes take, one write after the other, and those of their removal.
+
+        To remove the instance with all on, and then the definitions, takes least.
+        """
         self._instance.mkdir()
         began = time.monotonic()
         for name in functions:
@@ -78,21 +85,30 @@ class Kernel:
                 append(event / "filter", FILTER)
                 append(event / "enable", "1")
             else:
-                append(event / "trigger", "traceon:0")
+                append(event / "trigger", soft_trigger(GROUP, name))
         taken = time.monotonic() - began
-        for name in functions:
-            event = self._instance / "events" / GROUP / name
-            append(*((event / "trigger", "!traceon") if plan == "count" else (event / "enable", "0")))
+        on = (self._instance / "set_event").read_text().split()
+        if len(on) != len(functions):
+            raise Missed(f"{len(on)} of {len(functions)} events are on")
+        began = time.monotonic()
         self._instance.rmdir()
         for name in functions:
             self._delete(name)
-        return taken
+        return taken, time.monotonic() - began
 
     def _define(self, name: str, fetch: str = "") -> None:
         append(self._root / "kprobe_events", f"p:{GROUP}/{name} {name}{fetch}")
 
     def _delete(self, name: str) -> None:
         append(self._root / "kprobe_events", f"-:{GROUP}/{name}")
+
+
+class Run(NamedTuple):
+    """What one run of an agent took."""
+
+    start: float  # seconds until it is ready
+    stop: float  # seconds from SIGTERM to its end
+    mib: float  # the most memory by the time that it is ready
 
 
 def config(plan: str, functions: Sequence[str]) -> str:
@@ -108,8 +124,8 @@ def config(plan: str, functions: Sequence[str]) -> str:
     return "probes:\n" + "\n".join(probe.format(name) + more.replace("%s", name) for name in functions) + "\n"
 
 
-def agent(path: Path, probes: int) -> tuple[float, float]:
-    """The seconds from the start of a process until it is ready, and the most MiB; all ``probes`` are up."""
+def agent(path: Path, probes: int) -> Run:
+    """Start an agent and stop it. Raises Missed unless all ``probes`` are up, and all are removed."""
     began = time.monotonic()
     command = [sys.executable, "-m", "kprobe_exporter", "run", "--config", str(path)]
     log = path.with_suffix(".log")
@@ -125,10 +141,22 @@ def agent(path: Path, probes: int) -> tuple[float, float]:
         status = Path(f"/proc/{process.pid}/status").read_text()
         with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=PATIENCE) as answer:
             require_up(answer.read().decode(), log.read_text(), probes)
-        return seconds, int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        began = time.monotonic()
+        process.terminate()
+        process.wait()
+        stop = time.monotonic() - began
+        require_removed(log.read_text(), probes)
+        return Run(seconds, stop, int(status.partition("VmHWM:")[2].split()[0]) / 1024)
     finally:
         process.terminate()
         process.wait()
+
+
+def require_removed(log: str, probes: int) -> None:
+    """Raises Missed unless an agent's log says that it removed at least so many events, and has stopped."""
+    found = REMOVING.search(log)
+    if found is None or int(found[1]) < probes or not log.endswith("stopped\n"):
+        raise Missed(f"{probes} probes were not removed: {log[-500:]}")
 
 
 def _ready() -> bool:
@@ -160,12 +188,14 @@ def measure() -> dict[str, float]:
                     best["imports"] = min(best["imports"], imports())
                 path.write_text(config(plan, functions[:size]))
                 path.chmod(0o600)
-                in_kernel, (seconds, mib) = kernel.start(plan, functions[:size]), agent(path, size)
-                found = {"kernel": in_kernel, "agent": seconds, "memory": mib}
+                (in_kernel, removal), run = kernel.start(plan, functions[:size]), agent(path, size)
+                found = {"kernel": in_kernel, "agent": run.start, "memory": run.mib}
+                found |= {"kernel's stop": removal, "stop": run.stop}
                 for what, number_of in found.items():
                     key = f"{what} {plan} {size}"
                     best[key] = min(best.get(key, math.inf), number_of)
-                took = f"kernel {in_kernel:.2f} s, agent {seconds:.2f} s, {mib:.0f} MiB"
+                took = f"kernel {in_kernel:.2f} s, agent {run.start:.2f} s, {run.mib:.0f} MiB"
+                took += f", stop: kernel {removal:.2f} s, agent {run.stop:.2f} s"
                 print(f"round {number} of {ROUNDS}, {plan}, {size} probes: {took}", flush=True)
     return best
 

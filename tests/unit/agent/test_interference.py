@@ -57,7 +57,7 @@ def test_a_disabled_probe_is_enabled(machine: Watched, caplog: pytest.LogCapture
 
 
 def test_a_soft_probe_counts_on(machine: Watched) -> None:
-    machine.files.write(f"{EVENTS}/counted/trigger", "!traceon")
+    machine.files.write(f"{EVENTS}/counted/trigger", "!enable_event")
     machine.look()
     machine.fire("do_write", 5)
     machine.shows((5, "kprobe_hits_total", "counted"))

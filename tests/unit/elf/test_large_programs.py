@@ -1,12 +1,10 @@
 """An ordinary large program, with a million symbols, is listed, searched and named.
 
-How long that takes is a row of ``make bench ARGS="start"``.
+How long that takes is a row of ``make bench ARGS="many"``.
 """
 
-import random
 import subprocess
 import sys
-from array import array
 from contextlib import closing
 from pathlib import Path
 
@@ -17,11 +15,7 @@ from kprobe_exporter.elf.names import functions_at
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.counted_reads import Reads
-from tests.support.crafted_elf import ADDRESS, CODE, NAMES, SYMTAB, elf
-
-COUNT = 1_000_000
-NAME = b"_ZN4node3lib%07dEvRKSsi\0"
-LENGTH = len(NAME % 0)
+from tests.support.large_elf import COUNT, large_program, name, offset
 
 MIB = 300
 
@@ -35,28 +29,9 @@ MEASURED = (
 """Runs a command, and tells its most KiB."""
 
 
-def name(number: int) -> str:
-    return (NAME % number)[:-1].decode()
-
-
-def offset(number: int) -> int:
-    return CODE + 16 * number
-
-
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program whose linker has sorted the names otherwise than the symbols, as lld and gold do."""
-    places = list(range(1, 1 + COUNT * LENGTH, LENGTH))
-    random.Random(1).shuffle(places)
-    numbers = [place // LENGTH for place in places]
-    info = 0x12 << 32 | 1 << 48  # a global function in section 1
-    words = array("Q", bytes(24 * COUNT))
-    words[0::3] = array("Q", [place | info for place in places])
-    words[1::3] = array("Q", [ADDRESS + offset(number) for number in numbers])
-    words[2::3] = array("Q", [16] * COUNT)
-    text = b"\0" + b"".join([NAME % number for number in range(COUNT)])
-    sections = (NAMES, text, 0, 0), (SYMTAB, words.tobytes(), 1, 0)
-    return elf(tmp_path_factory.mktemp("large") / "program", *sections, code=16 * COUNT)
+    return large_program(tmp_path_factory.mktemp("large") / "program")
 
 
 def listed(program: Path, pattern: str) -> list[str]:

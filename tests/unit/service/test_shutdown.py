@@ -68,3 +68,13 @@ def test_a_pipe_that_is_full_wakes_too() -> None:
     for _ in range(100_000):
         stop.set()
     stop.wait()
+
+
+def test_a_second_signal_gives_up() -> None:
+    """But not the first one after a thread has requested the stop."""
+    stop = Shutdown()
+    stop.set()
+    stop.signal()
+    assert (stop.is_set(), stop.gives_up) == (True, False)
+    stop.signal()
+    assert stop.gives_up

@@ -36,7 +36,11 @@ class Picky(FakeTracefs):
         return self._listed if path == "available_filter_functions" else super().read(path)
 
     def write(self, path: str, text: str) -> None:
-        if path.endswith("/trigger") and text == "traceon:0" and path.split("/")[-2] in self._stuck:
+        if (
+            path.endswith("/trigger")
+            and text.startswith("enable_event:")
+            and path.split("/")[-2] in self._stuck
+        ):
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
         super().write(path, text)
 
@@ -62,12 +66,14 @@ def trace(kernel: FakeTracefs, attach: str) -> tuple[list[str], list[str]]:
     """Return the targets that were installed and enabled, and the warnings; no definition is left."""
     wanted = [counting(probe, narrowed=False) for probe in configured(kernel, attach)]
     said: list[str] = []
-    with Instance.acquire(kernel, NAME) as instance:
-        with collected(session(instance, said.append), wanted, lambda batch: None) as made:
-            targets = [attached.spec.target for attached in made.attached]
-            assert len(made.plans) == len(targets)
-            made.enable()
-        assert list_probes(kernel) == []
+    with (
+        Instance.acquire(kernel, NAME) as instance,
+        collected(session(instance, said.append), wanted, lambda batch: None) as made,
+    ):
+        targets = [attached.spec.target for attached in made.attached]
+        assert len(made.plans) == len(targets)
+        made.enable()
+    assert list_probes(kernel) == []
     return targets, said
 
 

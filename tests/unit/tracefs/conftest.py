@@ -26,6 +26,9 @@ class Table:
         if code := self.refused.get(path):
             raise OSError(code, os.strerror(code), path)
 
+    def remove_hist_triggers(self, path: str) -> None:
+        self.write(f"{path}/trigger", "")
+
     def exists(self, path: str) -> bool:
         return path in self.files
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kprobe_exporter.tracefs import definitions
 from kprobe_exporter.tracefs.definitions import (
     Defined,
     delete,
@@ -82,15 +83,33 @@ def test_what_is_gone_is_as_good_as_deleted(table: Table) -> None:
         (errno.EPERM, "the kernel answers EPERM"),
     ],
 )
-def test_what_stays_is_told_and_not_forced(table: Table, code: int, reason: str) -> None:
+def test_what_stays_is_told_and_not_forced(
+    table: Table, code: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definitions, "PAUSE", 0)
     table.files |= {"dynamic_events": b"p:ours/a f\np:theirs/b f\n", "kprobe_events": b""}
     table.refused = {"dynamic_events": code}
     assert delete(table, "ours", "a") == reason
     assert table.written == [("dynamic_events", "-:ours/a\n")]
-    assert delete_group(table, "ours") == ([], [f"ours/a could not be deleted: {reason}."])
+    assert delete_group(table, "ours") == (0, [f"ours/a could not be deleted: {reason}."])
 
 
 def test_a_group_goes_and_no_other(table: Table) -> None:
     table.files["dynamic_events"] = b"p:ours/a f\np:ours2/b f\np:theirs/ours f\np:ours/c f\n"
-    assert delete_group(table, "ours") == (["ours/a", "ours/c"], [])
+    assert delete_group(table, "ours") == (2, [])
     assert table.written == [("dynamic_events", "-:ours/a\n"), ("dynamic_events", "-:ours/c\n")]
+
+
+def test_an_event_that_is_busy_for_a_moment_goes(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Linux 7.2, which frees the trigger of an event after its removal."""
+    monkeypatch.setattr(definitions, "PAUSE", 0)
+    table.files["dynamic_events"] = b"p:ours/a f\np:ours/b f\n"
+    answers = iter([errno.EBUSY, 0, errno.EBUSY, 0])
+
+    def write(path: str, text: str) -> None:
+        table.refused = {path: next(answers)}
+        Table.write(table, path, text)
+
+    monkeypatch.setattr(table, "write", write)
+    assert delete_group(table, "ours") == (2, [])
+    assert [text for _, text in table.written] == ["-:ours/a\n", "-:ours/b\n", "-:ours/a\n", "-:ours/a\n"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.hist import HistKey, HistReading, HistTable
 from kprobe_exporter.model.stacks import StackReading, StackTable, Weight
-from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter, parse_hist
+from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter, detach, parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.stack_tables import StackTrigger
 from tests.support.hist_texts import EMPTY, NAMES, POWERS
@@ -117,12 +117,26 @@ def tables(table: Table) -> HistTables:
 
 def test_triggers_come_and_go(table: Table, tables: HistTables) -> None:
     tables.attach()
-    tables.detach()
-    tables.detach()
+    instance = tables._instance
+    detach(instance, EVENT, tables.pop_triggers())
+    detach(instance, EVENT, tables.pop_triggers())
     written = ["hist:keys=return.log2:vals=return:size=128 if return > 0"]
     written += ["hist:keys=comm,return:size=512 if return <= 0"]
     file = f"instances/i/{EVENT}/trigger"
-    assert table.written == [(file, text) for text in written] + [(file, f"!{text}") for text in written]
+    assert table.written == [*((file, text) for text in written), (file, "")]
+
+
+def test_another_probes_triggers_stay(table: Table, tables: HistTables) -> None:
+    """Only if none of ours is left, all are removed at once, for which the kernel waits less."""
+    tables.attach()
+    counter = HitCounter.attach(tables._instance, EVENT)
+    assert counter is not None
+    table.written.clear()
+    detach(tables._instance, EVENT, tables.pop_triggers())
+    assert [text.partition("=")[0] for _, text in table.written] == ["!hist:keys", "!hist:keys"]
+    table.written.clear()
+    detach(tables._instance, EVENT, counter.pop_triggers())
+    assert table.written == [(f"instances/i/{EVENT}/trigger", "")]
 
 
 def test_a_kernel_without_hist_triggers(table: Table, tables: HistTables) -> None:
@@ -236,11 +250,11 @@ def test_two_probes_count_by_one_trigger(counter: HitCounter, table: Table) -> N
     table.files[HIST] = TABLE.replace(b"Hits: 23", b"Hits: 30")
     assert read(table, counter, second) == [30, 7]
     table.written.clear()
-    counter.detach()
-    counter.detach()
+    detach(instance, EVENT, counter.pop_triggers())
+    detach(instance, EVENT, counter.pop_triggers())
     assert table.written == []
-    second.detach()
-    assert table.written == [(f"instances/i/{EVENT}/trigger", "!hist:keys=common_cpu")]
+    detach(instance, EVENT, second.pop_triggers())
+    assert table.written == [(f"instances/i/{EVENT}/trigger", "")]
 
 
 def test_it_counts_while_its_event_is_recorded(counter: HitCounter, table: Table) -> None:
@@ -265,8 +279,8 @@ def test_it_counts_while_its_event_is_recorded(counter: HitCounter, table: Table
 
 def test_a_counter_goes_as_it_came(counter: HitCounter, table: Table) -> None:
     table.written.clear()
-    counter.detach()
-    assert table.written == [(f"instances/i/{EVENT}/trigger", "!hist:keys=common_cpu")]
+    detach(counter._instance, EVENT, counter.pop_triggers())
+    assert table.written == [(f"instances/i/{EVENT}/trigger", "")]
 
 
 STACKED = b"""\
@@ -314,9 +328,8 @@ def test_stacks(table: Table, key: bytes) -> None:
     assert trigger.read() == StackReading(9, STACKS)
     table.files[HIST] = TABLE
     assert trigger.read() is None
-    trigger.detach()
-    trigger.detach()
-    assert table.written[-1] == (file, f"!hist:keys={key.decode()}:vals=n:size=2048 if n >= 0")
+    assert trigger.pop_triggers() == [(table.written[-1][1], (key.decode(), "hitcount,n", "n >= 0"))]
+    assert trigger.pop_triggers() == []
     assert trigger.read() is None
 
 

@@ -28,9 +28,11 @@ def test_another_tools_instance_and_its_enabled_probe_stay(fake: FakeTracefs) ->
     fake.mkdir(f"instances/{NAME}")
     fake.write("kprobe_events", f"p:{NAME}/reads vfs_read")
     fake.write(f"instances/{NAME}/events/{NAME}/reads/enable", "1")
-    fake.instances[NAME].values["set_event"] = f"{NAME}:reads\nsched:sched_switch\n"
+    fake.write(f"instances/{NAME}/events/sched/sched_process_exec/enable", "1")
     before = lines(fake)
-    held = f"instances/{NAME}, {NAME}/reads, {NAME}:reads enabled, sched:sched_switch enabled: use another"
+    held = (
+        f"instances/{NAME}, {NAME}/reads, {NAME}:reads enabled, sched:sched_process_exec enabled: use another"
+    )
     with pytest.raises(TracefsError, match=f"not marked as made by kprobe_exporter.* it holds {held}"):
         Instance.acquire(fake, NAME)
     assert fake.names("instances") == [NAME]
