@@ -21,7 +21,7 @@ from tests.support.containers import PATHS, PROGRAM, UID, container_id, group, w
 from tests.support.kernel_ids import kernel_tid
 from tests.support.mounts import mounted
 from tests.support.otlp_outcomes import exported, outcome
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 from tests.support.receivers import MockServer, attributes, mock_server, needs_mock_server, rotel
 from tests.support.system_calls import entry, function, of_fsync
@@ -115,6 +115,13 @@ def elastic() -> Iterator[MockServer]:
     needs_mock_server()
     with mock_server() as server:
         yield server
+
+
+@pytest.fixture
+def start_agent(start_agent: StartAgent) -> StartAgent:
+    """Give a collector in a busy guest the time to answer: what is sent again may arrive twice."""
+    timeout = f"otlp: {{timeout: {patience(10):.0f}s, "
+    return lambda config: start_agent(config.replace("otlp: {", timeout))
 
 
 def provoked(agent: AgentProcess) -> tuple[int, int, Metrics]:

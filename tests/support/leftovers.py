@@ -51,7 +51,8 @@ def unchanged(tracefs: Path) -> Iterator[None]:
     """Assert that definitions and instances are the same at the end."""
     before = definitions(tracefs), instances(tracefs)
     yield
-    assert (definitions(tracefs), instances(tracefs)) == before
+    after = definitions(tracefs), instances(tracefs)
+    assert after == before, f"{before} became {after}"
 
 
 def counts(name: str, *, alone: bool = ALONE) -> bool:

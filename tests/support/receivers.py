@@ -90,10 +90,11 @@ class MockServer:
         return self._items("metrics", "Metrics", "metrics")
 
     def _items(self, signal: str, of: str, items: str) -> list[Any]:
+        """Return the items that arrived. A request whose client went away is an empty one."""
         return [
             item
             for request in self.requests(signal)
-            for resource in request[f"resource{of}"]
+            for resource in request.get(f"resource{of}", ())
             for scope in resource[f"scope{of}"]
             for item in scope[items]
         ]
