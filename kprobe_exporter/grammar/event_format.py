@@ -31,21 +31,23 @@ NUMBER = {**dict.fromkeys("diu", rb"-?\d{1,20}"), **dict.fromkeys("xX", rb"(?:0x
 """The pattern of a printed number, by conversion. One bounded run of digits bounds the matching time."""
 
 REGISTER = 8
-NARROW = {
+ARGUMENT_TYPES = {
+    **dict.fromkeys(("long", "off_t", "loff_t"), (8, True)),
     **dict.fromkeys(("int", "pid_t", "key_t", "key_serial_t", "clockid_t", "timer_t"), (4, True)),
     **dict.fromkeys(("mqd_t", "rwf_t", "s32", "__s32"), (4, True)),
     **dict.fromkeys(("unsigned int", "unsigned", "uid_t", "gid_t", "qid_t", "u32", "__u32"), (4, False)),
+    "enum landlock_rule_type": (4, False),
     **dict.fromkeys(("umode_t", "old_uid_t", "old_gid_t"), (2, False)),
 }
-"""C types of a system call's arguments: bytes, and whether they are signed. Of every argument the event holds
-the whole register (kernel/trace/trace_syscalls.c), of which programs set only the bytes of the type."""
+"""C types of a system call's arguments: bytes, and whether they are signed. The event holds each argument's
+whole register and calls it unsigned (kernel/trace/trace_syscalls.c); programs set only the type's bytes."""
 
 
 class FormatField(NamedTuple):
     """One field of an event's record. ``offset`` and ``size`` are in bytes; ``text`` marks a string in it.
 
     ``length`` is the length of an array; 0 if the field is no array or if each record holds the length.
-    ``narrow``: it is read by its C type, of which the kernel knows nothing: it is part of a register, say.
+    ``retyped``: it is read by its C type, of which the kernel's filters and tables know nothing.
     """
 
     name: str
@@ -56,7 +58,7 @@ class FormatField(NamedTuple):
     text: bool
     array: bool
     length: int = 0
-    narrow: bool = False
+    retyped: bool = False
 
     @property
     def is_unsigned_long(self) -> bool:
@@ -100,9 +102,9 @@ def parse_format(text: str) -> EventFormat:
         sized = re.search(r"\[(\d{1,9})\]$", found["array"] or kind)
         length = int(sized[1]) if sized else 0
         field = FormatField(found["name"], kind, offset, size, found["signed"] == "1", is_text, array, length)
-        narrow = NARROW.get(kind.removeprefix("const "))
-        if narrow and size == REGISTER and name[1].startswith("sys_enter_"):
-            field = read_as(field, *narrow)
+        declared = ARGUMENT_TYPES.get(kind.removeprefix("const "))
+        if declared and size == REGISTER and name[1].startswith("sys_enter_"):
+            field = read_as(field, *declared)
         kept[field.name] = field
     printed = PRINT.search(text)
     shown, rest = printed.groups() if printed else ("", "")
@@ -113,7 +115,7 @@ def parse_format(text: str) -> EventFormat:
 def read_as(field: FormatField, size: int, signed: bool) -> FormatField:
     """Return a number's field as read by a C type of ``size`` bytes, which are at most the field's own."""
     offset = field.offset + (0 if sys.byteorder == "little" else field.size - size)
-    return field._replace(offset=offset, size=size, signed=signed, narrow=True)
+    return field._replace(offset=offset, size=size, signed=signed, retyped=True)
 
 
 def text_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, tuple[Arg, ...]]:
@@ -232,7 +234,7 @@ def _or_unread(certain: bytes) -> bytes:
 def _arg(field: FormatField, kind: str) -> Arg:
     if kind in "xX":
         bits = field.size * 8
-        return Arg(field.name, "hex", bits if field.signed else -bits if field.narrow else 0)
+        return Arg(field.name, "hex", bits if field.signed else -bits if field.retyped else 0)
     return Arg(field.name, "int")
 
 

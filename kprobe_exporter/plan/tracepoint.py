@@ -109,8 +109,8 @@ class _Tracepoint:
             only = where_all_are_there(self.attach)
             ours = {name: name for name in used}
             on_eprobe = aggregated(on_eprobe, self.probe, only, named, ours, max_series)
-        narrow = any(self.form.fields[field].narrow for field in used.values())
-        if self.memory or comms or narrow or "comm" in used:
+        retyped = any(self.form.fields[field].retyped for field in used.values())
+        if self.memory or comms or retyped or "comm" in used:
             return [on_eprobe]
         only = parse_filter(self.attach.filter).rename(used).render() if self.attach.filter else None
         bare = self.counted()
@@ -201,7 +201,7 @@ class _Tracepoint:
             found = self.form.fields[field]
             kind: ArgKind = "str" if found.text else "bare" if found.array else "int"
             element = _element(found)
-            read = f"{element}[{found.length}]" if kind == "bare" else element if found.narrow else ""
+            read = f"{element}[{found.length}]" if kind == "bare" else element if found.retyped else ""
             pointer, unsigned = _is_pointer(found), found.is_unsigned_long
             args.append(Arg(name, kind, type=read, field=field, pointer=pointer, unsigned=unsigned))
         comm = self.fields.thread_name()
@@ -234,7 +234,7 @@ class _Tracepoint:
         """Return the tracepoint's own event, with the filter in its fields' own names."""
         parsed = parse_filter(text).rename(self.fields.kernel_names())
         for name in sorted(parsed.fields & self.form.fields.keys()):
-            if self.form.fields[name].narrow:
+            if self.form.fields[name].retyped:
                 read = _element(self.form.fields[name])
                 reason = f"the kernel would compare '{name}' as it is recorded, not as {read}"
                 return Unsupported(spec.target, reason)

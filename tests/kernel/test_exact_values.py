@@ -73,6 +73,36 @@ probes:
     assert metrics.value("kprobe_exporter_events_lost_total", reason="negative") == 2 * TIMES
 
 
+@pytest.mark.parametrize("source", ["binary", "text"])
+@pytest.mark.parametrize("attach", ["syscall:lseek", "tracepoint:syscalls:sys_enter_lseek"])
+def test_a_negative_offset_of_a_system_call(start_agent: StartAgent, source: str, attach: str) -> None:
+    """The kernel's own format calls each argument unsigned."""
+    agent = start_agent(f"""
+global: {{source: {source}}}
+probes:
+  - name: seek
+    attach: {attach}
+    fetch: {{offset: offset}}
+    filter: "offset < 0 && common_pid == {kernel_tid()}"
+    metrics:
+      - {{counter: seeks_total, labels: [offset]}}
+      - {{counter: below_total, where: "offset < -9"}}
+      - {{histogram: offsets, value: offset, buckets: [-10, 0]}}
+""")
+    file = os.memfd_create("sought")
+    os.ftruncate(file, 100)
+    for offset in (-10, -1, 0):
+        for _ in range(TIMES):
+            os.lseek(file, offset, os.SEEK_END)
+    os.close(file)
+    metrics = agent.scrape()
+    assert metrics.value("kprobe_seeks_total", offset="-10") == TIMES
+    assert metrics.value("kprobe_seeks_total", offset="-1") == TIMES
+    assert metrics.value("kprobe_below_total") == TIMES
+    assert metrics.value("kprobe_offsets_sum") == -11 * TIMES
+    assert metrics.value("kprobe_offsets_bucket", le="-10.0") == TIMES
+
+
 def lseek() -> None:
     for _ in range(TIMES):
         assert LIBC.lseek64(-1, ctypes.c_int64(0), 0) == -1

@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kprobe_exporter.btf import types as btf
+from kprobe_exporter.btf.structures import Structures
+from kprobe_exporter.btf.types import Types
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import EventFormat, FormatField, parse_format, text_pattern
 from kprobe_exporter.model.values import Arg
+from tests.support.kernel_formats import RELEASES, forms, saved
 from tests.unit.captured import Captured, captured
 
 HEAD = """\
@@ -105,8 +109,8 @@ ENTRY = "syscalls/sys_enter_openat"
         ),
         ("syscalls/sys_exit_openat", FormatField("ret", "long", 16, 8, True, False, False), "s64"),
         (ENTRY, FormatField("filename", "const char *", 24, 8, False, False, False), "u64"),
-        (ENTRY, FormatField("dfd", "int", 16, 4, True, False, False, narrow=True), "s32"),
-        (ENTRY, FormatField("mode", "umode_t", 40, 2, False, False, False, narrow=True), "u16"),
+        (ENTRY, FormatField("dfd", "int", 16, 4, True, False, False, retyped=True), "s32"),
+        (ENTRY, FormatField("mode", "umode_t", 40, 2, False, False, False, retyped=True), "u16"),
     ],
     ids=lambda value: value.name if isinstance(value, FormatField) else value,
 )
@@ -137,6 +141,29 @@ def test_fields_of_real_kernels(file: str, field: FormatField, fetch_type: str) 
 )
 def test_how_a_field_is_fetched(declared: str, fetch_type: str | None) -> None:
     assert event("e", declared).fields["x"].fetch_type == fetch_type
+
+
+BTF_NAMES = {"long": "long int", "unsigned long": "long unsigned int", "unsigned": "unsigned int"}
+
+
+@pytest.mark.parametrize("release", [RELEASES[0], RELEASES[-1]])
+def test_arguments_of_all_system_calls_have_their_declared_types(release: str) -> None:
+    """The kernel's own types are the oracle: typedefs end in an integer, an enum or a pointer."""
+    kernel_types = Types(saved(release)["sys/kernel/btf/vmlinux"])
+    structures = Structures(kernel_types)
+    found = {
+        field.type: field.fetch_type
+        for name, form in forms(release)
+        if name.startswith("syscalls/sys_enter_")
+        for field in form.fields.values()
+        if "*" not in field.type and not field.array
+    }
+    assert len(found) > 25
+    for declared, fetch_type in found.items():
+        plain = declared.removeprefix("const ").removeprefix("enum ")
+        numbers = kernel_types.find(BTF_NAMES.get(plain, plain), (btf.INT, btf.TYPEDEF, btf.ENUM))
+        expected = {(structures.number(number) or "").replace("x", "u") for number in numbers}
+        assert expected == {fetch_type}, declared
 
 
 @pytest.mark.parametrize("text", ["", "x", " name: e", "\nname: e"])
