@@ -132,7 +132,8 @@ class Aggregator:
                 take = self._metrics[spec.name].take(spec)
                 unreadable = partial(self.lose, "unreadable", probe=layout.probe)
                 take = selected(spec, take, layout.unsigned, self._failures, unreadable)
-                takes[number] = named(for_layout(take, spec, layout), spec, self._programs, self._lock)
+                take = for_layout(take, spec, layout, tables)
+                takes[number] = named(take, spec, self._programs, self._lock)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None

@@ -1,16 +1,18 @@
 """A layout whose events are counted: how many came, and how a metric takes their tallies."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.numbers import Take
+from kprobe_exporter.aggregate.recipes import signed_errors
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Tally
+from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.records import Layout
-from kprobe_exporter.model.specs import MetricSpec
+from kprobe_exporter.model.specs import OF_ERROR, MetricSpec
 from kprobe_exporter.model.values import ABSENT, Value, Words, swapped
 
 
@@ -36,14 +38,18 @@ class AttachedLayout:
         self.recorded += 0 if self.joined else arrived
 
 
-def for_layout(take: Take, spec: MetricSpec, layout: Layout) -> Take:
-    """Return the function that takes a metric's tallies of the events of this layout.
+def for_layout(take: Take, spec: MetricSpec, layout: Layout, tables: Sequence[HistTable] = ()) -> Take:
+    """Return the function that takes a metric's tallies of this layout's events or hist ``tables``.
 
     ABSENT stands in place of each absent field. A number that was delivered in the host's byte order, and is
     decoded by what takes network order, gets that again. A number for which the layout has a word becomes it.
+    An error that was read as an unsigned number of 32 bits becomes negative for the decoder of errors.
     """
     network = {arg.name: arg.network for arg in layout.args if arg.network and sys.byteorder == "little"}
     words = dict(layout.names)
+    u32 = {key.field for table in tables for key in table.keys if key.bits == 32 and not key.signed}
+    # Saved text tells no width ("bare" without a type): an int's error is more likely there than 4 GiB.
+    u32 |= {arg.name for arg in layout.args if arg.unsigned == 32 or (arg.kind, arg.type) == ("bare", "")}
     changes: dict[int, Callable[[Value], Value]] = {}
     for index, label in enumerate(spec.labels):
         if label.field in layout.absent:
@@ -52,6 +58,8 @@ def for_layout(take: Take, spec: MetricSpec, layout: Layout) -> Take:
             changes[index] = partial(_swapped, size=network[label.field])
         elif label.named and label.field in words:
             changes[index] = partial(_worded, words=words[label.field])
+        elif label.first == OF_ERROR and label.field in u32:
+            changes[index] = signed_errors(1 << 32)
     if not changes:
         return take
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kprobe_exporter.aggregate.native import code, exponential
-from kprobe_exporter.aggregate.recipes import normal_return, thresholds
+from kprobe_exporter.aggregate.recipes import signed_errors, thresholds
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES, Refused, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
 from kprobe_exporter.model.records import Batch, Layout
@@ -88,7 +88,7 @@ def _reader(layout: Layout, key: HistKey) -> Callable[[int | bytes], Value]:
         return lambda raw: raw
     mask, sign = (1 << key.bits) - 1, 1 << (key.bits - 1)
     returns = layout.returns if key.field == "return" else None
-    normal = normal_return(returns) if returns else lambda value: value
+    normal = signed_errors(returns.wrap if returns else 0)
 
     def read(raw: int | bytes) -> Value:
         assert isinstance(raw, int)

@@ -32,7 +32,7 @@ from kprobe_exporter.model.records import (
     Record,
 )
 from kprobe_exporter.model.specs import OF_THREAD, PROCESS, MetricSpec, ProbeMetrics
-from kprobe_exporter.model.values import LARGEST, MAX_ERRNO, SMALLEST, ReturnType, Value, decimal
+from kprobe_exporter.model.values import LARGEST, MAX_ERRNO, SMALLEST, Value, decimal
 
 Getter: TypeAlias = Callable[[Record], Value]
 
@@ -62,11 +62,7 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
             last=spec.kind == "gauge",
             positive=spec.kind == "counter",
             where=spec.where,
-            cgroups=tuple(
-                index
-                for index, label in enumerate(spec.labels)
-                if label.decoders and label.decoders[0][0] in OF_THREAD
-            ),
+            cgroups=tuple(index for index, label in enumerate(spec.labels) if label.first in OF_THREAD),
         )
         for number, spec in enumerate(metrics.metrics)
     ]
@@ -230,9 +226,8 @@ NANOSECONDS = whole_scale(1e-9)
 """The factor from a record's nanoseconds to seconds."""
 
 
-def normal_return(returns: ReturnType) -> Callable[[Value], Value]:
-    """Return the function that makes errors negative, in a return value that is too wide or a pointer."""
-    wrap = returns.wrap
+def signed_errors(wrap: int) -> Callable[[Value], Value]:
+    """Return the function that makes errors negative, see ``ReturnType.wrap``."""
     if not wrap:
         return lambda value: value
     lowest = wrap - MAX_ERRNO
@@ -251,7 +246,7 @@ def column(layout: Layout, field: str) -> tuple[int, Callable[[Value], Value] | 
     if place is None and (place := PLACES.get(field)) is None:
         return LAYOUT_ID, lambda _: None
     if field == "return" and layout.returns is not None and layout.returns.wrap:
-        return place, normal_return(layout.returns)
+        return place, signed_errors(layout.returns.wrap)
     return place, None
 
 

@@ -61,9 +61,9 @@ class FormatField(NamedTuple):
     retyped: bool = False
 
     @property
-    def is_unsigned_long(self) -> bool:
-        """Whether it is an unsigned number of 64 bits."""
-        return self.size == 8 and not (self.signed or self.text or self.array)
+    def unsigned(self) -> int:
+        """The width in bits of an unsigned number, 0 for another field."""
+        return 0 if self.signed or self.text or self.array else self.size * 8
 
     @property
     def fetch_type(self) -> str | None:

@@ -24,10 +24,10 @@ def name_of(number: int) -> str | None:
 
 
 def decode(value: Value) -> str | None:
-    """Return a name for -4095 … -1, which are errors, also if they were read as unsigned numbers."""
+    """Return a name for -4095 … -1, which are errors, also if 64 bits were read as an unsigned number."""
     if not isinstance(value, int):
         return None
-    for wrap in (0, 1 << 32, 1 << 64):
+    for wrap in (0, 1 << 64):
         if wrap - MAX_ERRNO <= value < wrap:
             return NAMES.get(wrap - value)
     return "ok" if value >= 0 else None

@@ -51,7 +51,7 @@ class Layout:
         """The arguments that are unsigned 64-bit numbers. An error in a return value is made negative."""
         wraps = self.returns is not None and self.returns.wrap
         return frozenset(
-            arg.name for arg in self.args if arg.unsigned and not (wraps and arg.name == "return")
+            arg.name for arg in self.args if arg.unsigned == 64 and not (wraps and arg.name == "return")
         )
 
     def place(self, name: str) -> int | None:

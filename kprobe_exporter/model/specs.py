@@ -101,6 +101,10 @@ Decoder: TypeAlias = Callable[[Value], str | None]
 """Turns a field's value into a label's text; returns None for a value that it cannot decode."""
 
 
+OF_ERROR = "errno"
+"""The decoder of an error. It takes a signed number, so a field's width has to be known."""
+
+
 OF_PROGRAM = "usym"
 """The decoder of an address in a program: only the process in which it is can tell what is there."""
 
@@ -131,6 +135,11 @@ class LabelSpec(NamedTuple):
     network: bool = False
     named: bool = False
 
+    @property
+    def first(self) -> str:
+        """The name of the first decoder, "" without one."""
+        return self.decoders[0][0] if self.decoders else ""
+
 
 class MetricSpec(NamedTuple):
     """One metric that events feed, under its full name.
@@ -155,8 +164,7 @@ class MetricSpec(NamedTuple):
     @property
     def of_program(self) -> tuple[int, ...]:
         """The indices of the labels that are addresses in a program."""
-        first = (label.decoders[0][0] if label.decoders else "" for label in self.labels)
-        return tuple(index for index, name in enumerate(first) if name == OF_PROGRAM)
+        return tuple(index for index, label in enumerate(self.labels) if label.first == OF_PROGRAM)
 
 
 class ProbeMetrics(NamedTuple):

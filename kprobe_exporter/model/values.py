@@ -72,7 +72,7 @@ class Arg(NamedTuple):
     unsigned number that is printed with further bits. ``type`` is the kernel's fetch type, such as ``x32[4]``
     or ``symbol``; "" where the event's ``format`` is sufficient. ``field`` is the argument's name in that
     format, "" if it equals ``name``. ``pointer``: the plan takes the argument for an address.
-    ``unsigned``: it is an unsigned number of 64 bits, which computes unlike all others.
+    ``unsigned`` is the width in bits of an unsigned number, 0 for other values.
 
     ``network`` is the width in bytes of a number that is recorded in network byte order, 0 for others;
     sources deliver it in the host's. ``guards`` are the arguments with the pointers through which this one
@@ -87,7 +87,7 @@ class Arg(NamedTuple):
     pointer: bool = False
     network: int = 0
     guards: tuple[str, ...] = ()
-    unsigned: bool = False
+    unsigned: int = 0
 
     @property
     def shown(self) -> str:

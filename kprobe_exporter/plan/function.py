@@ -206,7 +206,7 @@ def layout_arg(arg: FetchArg, reading: Reading | None = None) -> Arg:
         kind = "texts" if kind == "str" else "bare"
         omitted = f"{arg.type or 'x64'}[{arg.count}]"
     address = kind in ("int", "bare") and arg.name != STACK_POINTER and arg.type in (None, "x64", "symbol")
-    unsigned = arg.value_kind == "int" and not arg.count and arg.size == 8 and not arg.signed
+    unsigned = arg.size * 8 if arg.value_kind == "int" and not (arg.count or arg.signed) else 0
     found = Arg(arg.name, kind, type=omitted, pointer=address and not arg.count, unsigned=unsigned)
     return found._replace(network=reading.network, guards=reading.guards) if reading else found
 

@@ -133,7 +133,7 @@ class _Tracepoint:
                 reason = f"its field '{field}' is an array, which this version cannot read."
                 return Unsupported(str(target), reason)
             found = self.form.fields[field]
-            pointer, unsigned = _is_pointer(found), found.is_unsigned_long
+            pointer, unsigned = _is_pointer(found), found.unsigned
             arg = Arg(name, "str" if kind == "string" else "int", pointer=pointer, unsigned=unsigned)
             arg = arg._replace(field=name if name == "comm" else "")
             args.append((f"{name}=${field}:{kind}", arg))
@@ -202,7 +202,7 @@ class _Tracepoint:
             kind: ArgKind = "str" if found.text else "bare" if found.array else "int"
             element = _element(found)
             read = f"{element}[{found.length}]" if kind == "bare" else element if found.retyped else ""
-            pointer, unsigned = _is_pointer(found), found.is_unsigned_long
+            pointer, unsigned = _is_pointer(found), found.unsigned
             args.append(Arg(name, kind, type=read, field=field, pointer=pointer, unsigned=unsigned))
         comm = self.fields.thread_name()
         return (*args, *(comm._replace(name=name) for name in self.fields.thread_names(wanted)))

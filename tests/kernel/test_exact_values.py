@@ -121,12 +121,16 @@ probes:
   - name: seek
     attach: syscall:lseek
     filter: "common_pid == {kernel_tid()}"
-    metrics: [{{counter: seeks_total, labels: [return]}}]
+    metrics:
+      - {{counter: seeks_total, labels: [return]}}
+      - {{counter: outcomes_total, labels: {{errno: {{field: return, decode: errno}}}}}}
 """)
     lseek()
     metrics = agent.scrape()
     assert metrics.value("kprobe_seeks_total", **{"return": str(-errno.EBADF)}) == TIMES
     assert metrics.value("kprobe_seeks_total", **{"return": str(BELOW_4_GIB)}) == TIMES
+    assert metrics.value("kprobe_outcomes_total", errno="EBADF") == TIMES
+    assert {one["errno"] for one in metrics.labels("kprobe_outcomes_total")} == {"EBADF", "ok"}
     assert metrics.value("kprobe_return_errors_total", probe="seek", errno="EBADF") == TIMES
     assert [one["errno"] for one in metrics.labels("kprobe_return_errors_total")] == ["EBADF"]
 

@@ -39,7 +39,7 @@ THREAD = Field("signed", 4, 4)
 RETURNS = return_type("long")
 
 ENTRY_ARGS = (
-    Arg(STACK_POINTER, "int", unsigned=True),
+    Arg(STACK_POINTER, "int", unsigned=64),
     Arg("size", "int"),
     Arg("name", "str"),
     Arg("at", "hex"),
@@ -50,7 +50,7 @@ ENTRY_FIELDS = (
     Field("dynamic", 20, 4, fault=True),
     Field("unsigned", 8, 8),
 )
-RETURN_ARGS = (Arg(STACK_POINTER, "int", unsigned=True), Arg("return", "int"), Arg("why", "str"))
+RETURN_ARGS = (Arg(STACK_POINTER, "int", unsigned=64), Arg("return", "int"), Arg("why", "str"))
 RETURN_FIELDS = (
     Field("unsigned", 8, 8, guards=(8,)),
     Field("signed", 24, 8),

@@ -93,7 +93,7 @@ def test_values_are_those_of_a_c_compiler(tmp_path: Path) -> None:
 
 
 ARGS = (
-    (Arg("u64", "int", unsigned=True), Field("unsigned", 8, 8)),
+    (Arg("u64", "int", unsigned=64), Field("unsigned", 8, 8)),
     (Arg("s64", "int"), Field("signed", 16, 8)),
     (Arg("u32", "int"), Field("unsigned", 24, 4)),
     (Arg("s16", "int"), Field("signed", 32, 2)),

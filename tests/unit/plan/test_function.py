@@ -33,7 +33,7 @@ def spec(way: Attach, **more: Any) -> ProbeSpec:
         (
             attach("fentry:vfs_read", path="+0($arg1):string", count="$arg3:u64"),
             "f:g/e vfs_read count=$arg3:u64 path=+0($arg1):string",
-            (Arg("count", "int", unsigned=True), Arg("path", "str")),
+            (Arg("count", "int", unsigned=64), Arg("path", "str")),
         ),
         (attach("fexit:f.isra.0", "void"), "f1024:g/e f.isra.0%return", ()),
         (

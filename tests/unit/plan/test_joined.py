@@ -29,7 +29,7 @@ from kprobe_exporter.plan.metric import residual, where
 from tests.support.conditions import meets
 from tests.support.planned import formats
 
-SP, STACK_POINTER = "stack_pointer=$stack:u64", Arg("stack_pointer", "int", unsigned=True)
+SP, STACK_POINTER = "stack_pointer=$stack:u64", Arg("stack_pointer", "int", unsigned=64)
 DURATION = Arg("duration", "int")
 SCHED = "tracepoint:sched:sched"
 RUNQ = f"""attach: {{pair: {{key: task, from: [
@@ -259,7 +259,7 @@ def test_a_join_is_of_the_layouts_that_were_installed(joined: Callable[..., Join
         "p",
         "joined",
         "f",
-        (Arg("n", "int", pointer=True, unsigned=True), Arg("return", "int"), DURATION),
+        (Arg("n", "int", pointer=True, unsigned=64), Arg("return", "int"), DURATION),
         back.returns,
     )
     assert join.layout.returns

@@ -1,4 +1,4 @@
-"""The words of `decode: name`: planned for each alternative, and shown by the aggregator."""
+"""The words of `decode: name` and `errno`: planned for each alternative, and shown by the aggregator."""
 
 from collections.abc import Callable
 from itertools import count
@@ -67,10 +67,10 @@ def spec(plan: ProbePlan) -> ProbeSpec:
 
 def shown(plan: ProbePlan, *values: Value) -> list[str]:
     """What the first label is for these values of its field."""
-    layout = spec(plan).layout
+    layout, tables = spec(plan).layout, spec(plan).tables
     made = Aggregator("kprobe", SeriesLimits(100, 100), name_of)
     made.declare(plan.metrics)
-    made.attach(layout)
+    made.attach(layout, tables=tables)
     found = []
     for value in values:
         made.consume(Batch(tallies=[Tally(layout.layout_id, 0, (value,), 1, 1)]))
@@ -108,6 +108,33 @@ def test_enumerators_are_those_of_the_fields_type(probe: Load, keys: str, value:
     assert shown(plan, value) == [name]
     note = "the kernel has no names for 'x', whose numbers are shown"
     assert (note in spec(plan).because) is (name == str(value))
+
+
+@pytest.mark.parametrize("aggregate", ["events", "kernel"])
+@pytest.mark.parametrize(
+    ("keys", "value", "name"),
+    [
+        ("attach: 'kprobe:vfs_read', fetch: {x: '$arg1:u32'}", 2**32 - 22, "EINVAL"),
+        ("attach: 'kprobe:vfs_read', fetch: {x: '$arg1:x32'}", 2**32 - 22, "EINVAL"),
+        ("attach: 'kprobe:vfs_read', fetch: {x: '$arg1:u32'}", 2**31, "ok"),
+        *(
+            (f"attach: 'kprobe:vfs_read', fetch: {{x: '$arg1:{type_}'}}", 2**32 - 22, "ok")
+            for type_ in ("s64", "u64", "x64")
+        ),
+        ("attach: 'kprobe:vfs_read', fetch: {x: $arg1}", 2**32 - 22, "ok"),
+        ("attach: 'kprobe:vfs_read', fetch: {x: $arg1}", 2**64 - 22, "EINVAL"),
+        ("attach: 'tracepoint:block:block_rq_issue', fetch: {x: bytes}", 2**32 - 22, "EINVAL"),
+        ("attach: 'tracepoint:block:block_rq_issue', fetch: {x: sector}", 2**32 - 22, "ok"),
+        ("attach: 'tracepoint:syscalls:sys_exit_lseek', fetch: {x: ret}", 2**32 - 22, "ok"),
+        ("attach: 'tracepoint:syscalls:sys_exit_lseek', fetch: {x: ret}", -22, "EINVAL"),
+    ],
+)
+def test_errors_have_the_width_of_their_field(
+    probe: Load, keys: str, value: int, name: str, aggregate: str
+) -> None:
+    """4294967274 is a successful lseek() of 4 GiB, and -22 of an int that was read without its sign."""
+    plan = planned(probe(f"{keys}, aggregate: {aggregate}", "{x: {field: x, decode: errno}}"))
+    assert shown(plan, value) == [name]
 
 
 def test_what_a_function_returns(probe: Load) -> None:

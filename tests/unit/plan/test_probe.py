@@ -41,7 +41,7 @@ def specs(made: Probe) -> list[ProbeSpec]:
             attach("kprobe:vfs_read", path="+0($arg1):string", count="$arg3:u64"),
             (counter("comm"),),
             "p:g/e vfs_read count=$arg3:u64 path=+0($arg1):string comm=$comm:string",
-            (Arg("count", "int", unsigned=True), Arg("path", "str"), Arg("comm", "str")),
+            (Arg("count", "int", unsigned=64), Arg("path", "str"), Arg("comm", "str")),
         ),
         (
             attach("kprobe:f", names="+0($arg1):string[2]", sym="$arg2:symbol", c="$arg3:char", n="$arg4:u8"),
@@ -50,7 +50,7 @@ def specs(made: Probe) -> list[ProbeSpec]:
             (
                 Arg("sym", "bare", type="symbol", pointer=True),
                 Arg("c", "char", type="char"),
-                Arg("n", "int"),
+                Arg("n", "int", unsigned=8),
                 Arg("names", "texts", type="string[2]"),
             ),
         ),
@@ -71,7 +71,7 @@ def specs(made: Probe) -> list[ProbeSpec]:
             attach("kretprobe:vfs_read", "ptr"),
             (),
             "r1024:g/e vfs_read return=$retval:x64",
-            (Arg("return", "int", pointer=True, unsigned=True),),
+            (Arg("return", "int", pointer=True, unsigned=64),),
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_a_system_calls_return_value_is_read_by_its_type() -> None:
     assert eprobe.body == "syscalls.sys_exit_openat return=$ret:u32"
     assert isinstance(by_kernel, Unsupported)
     assert isinstance(by_agent, ProbeSpec)
-    assert by_agent.layout.args == (Arg("return", "int", type="u32", field="ret"),)
+    assert by_agent.layout.args == (Arg("return", "int", type="u32", field="ret", unsigned=32),)
     place = shape(by_agent.layout, formats("syscalls", "sys_exit_openat") or "").fields[0]
     assert (place.kind, place.size) == ("unsigned", 4)
 

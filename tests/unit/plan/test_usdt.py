@@ -62,7 +62,7 @@ def test_each_place_has_its_own_definition() -> None:
     assert isinstance(spec, ProbeSpec)
     assert (spec.file, spec.verb, spec.inode, spec.symbol) == ("uprobe_events", "p", (1, 2), "step")
     assert spec.layout.user
-    assert spec.layout.args[:2] == (Arg("n", "int"), Arg("deep", "int"))
+    assert spec.layout.args[:2] == (Arg("n", "int"), Arg("deep", "int", unsigned=16))
 
 
 def test_a_constant_takes_the_type_of_the_other_places_if_it_fits() -> None:

@@ -91,8 +91,8 @@ def reason(to: str, **more: Any) -> str:
             'letter=+0(%si):char path=+0(%di):string text=\\"$arg1"',
             (
                 Arg("deep", "bare", type="u16[2]"),
-                Arg("six", "int", pointer=True, unsigned=True),
-                Arg("frame", "int", unsigned=True),
+                Arg("six", "int", pointer=True, unsigned=64),
+                Arg("frame", "int", unsigned=64),
                 Arg("seventh", "int"),
                 Arg("letter", "char", type="char"),
                 Arg("path", "str"),
