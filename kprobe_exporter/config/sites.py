@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.schema import AttachModel, HalfModel, ProbeModel
-from kprobe_exporter.config.values import Attach, WrittenPath, return_type
+from kprobe_exporter.config.values import GUESSED_RETURN, Attach, WrittenPath, return_type
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
@@ -159,7 +159,7 @@ class AlternativeBuilder:
         kind = self.target.kind
         fetched = kind is Kind.TRACEPOINT and "return" in self.fetch
         if kind.is_return or self.target.is_call or fetched:
-            found = return_type(name or "long")
+            found = return_type(name) if name else GUESSED_RETURN
             # A system call's tracepoint holds a C long: its upper half is never garbage.
             whole = kind is Kind.SYSCALL or self.target.system == "syscalls"
             return found._replace(wide=False) if whole else found

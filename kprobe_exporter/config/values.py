@@ -306,12 +306,14 @@ _UNSIGNED = {
 RETURN_TYPES: Mapping[str, ReturnType] = {
     **{n: ReturnType(n, t, signed=True) for t, names in _SIGNED.items() for n in names},
     **{n: ReturnType(n, t) for t, names in _UNSIGNED.items() for n in names},
-    # This is the default, and users also write it for functions that return an int. The upper half of
-    # the register is then garbage, so small negative numbers are also looked for in the lower half.
-    "long": ReturnType("long", "s64", signed=True, wide=True),
+    "long": ReturnType("long", "s64", signed=True),
     "ptr": ReturnType("ptr", "x64", pointer=True),
     "void": ReturnType("void", None),
 }
+
+GUESSED_RETURN = RETURN_TYPES["long"]._replace(wide=True)
+"""How a value is read whose type nothing says. If it is an ``int``, the register's upper half is garbage, so
+small negative numbers are also looked for in the lower half."""
 
 _POINTER = re.compile(r"(const )?((struct|union) )?[A-Za-z_][A-Za-z0-9_ ]*\*+")
 

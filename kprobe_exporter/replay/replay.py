@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.self_metrics import PREFIX, agent_families
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import RETURN_BUCKETS, RETURN_TYPES, Config, Settings
+from kprobe_exporter.config.values import GUESSED_RETURN, RETURN_BUCKETS, Config, Settings
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
@@ -82,7 +82,7 @@ class Replay:
     def _learnt(self, layout: Layout) -> None:
         """Prepare for a layout that the parser has met."""
         if layout.event not in self._returns:
-            returns = self._returns[layout.event] = RETURN_TYPES["long"]
+            returns = self._returns[layout.event] = GUESSED_RETURN
             self._aggregator.declare(ProbeMetrics(layout.event, (), RETURN_BUCKETS, returns))
         self._aggregator.attach(replace(layout, returns=self._returns[layout.event]))
         self._names.append(layout.event)

@@ -4,10 +4,13 @@ import ctypes
 import errno
 import os
 import platform
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.kernel.conftest import StartAgent
+from tests.support.compiling import compiled
 from tests.support.kernel_ids import kernel_tid
 from tests.vm.kernels import HIST
 
@@ -133,6 +136,35 @@ probes:
     assert {one["errno"] for one in metrics.labels("kprobe_outcomes_total")} == {"EBADF", "ok"}
     assert metrics.value("kprobe_return_errors_total", probe="seek", errno="EBADF") == TIMES
     assert [one["errno"] for one in metrics.labels("kprobe_return_errors_total")] == ["EBADF"]
+
+
+SIZES = """
+__attribute__((noinline)) long size(long of) { __asm__(""); return of; }
+int main(void) {
+    for (int number = 0; number < 21; number++)
+        if (size((1L << 32) - 22) == 1 || size(-22) == 1 || size(64) == 1) return 1;
+    return 0;
+}
+"""
+
+
+@pytest.mark.needs("uprobe_events")
+@pytest.mark.parametrize(("declared", "errors"), [(", returns: long", 1), ("", 2)])
+def test_a_long_of_a_program(start_agent: StartAgent, tmp_path: Path, declared: str, errors: int) -> None:
+    """Without a declared type 4294967274 is taken for EINVAL of an int."""
+    program = compiled(tmp_path / "program", SIZES)
+    agent = start_agent(f"""
+global: {{native_histograms: true}}
+probes:
+  - name: size
+    attach: "uretprobe:{program}:size"{declared.replace(", ", chr(10) + "    ")}
+    metrics: [{{histogram: sizes, value: return, buckets: [-1, 100]}}]
+""")
+    subprocess.run([program], check=True)
+    metrics = agent.scrape()
+    assert metrics.value("kprobe_return_errors_total", probe="size", errno="EINVAL") == errors * TIMES
+    assert metrics.value("kprobe_return_value_count", probe="size") == (3 - errors) * TIMES
+    assert metrics.value("kprobe_sizes_bucket", le="-1.0") == errors * TIMES
 
 
 @pytest.mark.parametrize("source", ["binary", "text"])

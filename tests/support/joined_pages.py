@@ -18,7 +18,7 @@ from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import return_type
+from kprobe_exporter.config.values import GUESSED_RETURN
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import RecordChoice, Where
 from kprobe_exporter.model.condition import Computed
@@ -36,7 +36,7 @@ from tests.support.page_material import Names
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event, located
 
 THREAD = Field("signed", 4, 4)
-RETURNS = return_type("long")
+RETURNS = GUESSED_RETURN
 
 ENTRY_ARGS = (
     Arg(STACK_POINTER, "int", unsigned=64),

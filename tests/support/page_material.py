@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import return_type
+from kprobe_exporter.config.values import GUESSED_RETURN
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.record_layout import Field, Shape, StackLayout, StackLayouts
@@ -59,7 +59,7 @@ CELLS = (
 ARGS, FIELDS = tuple([arg for arg, _ in CELLS]), tuple([field for _, field in CELLS])
 ENTRY = Shape(7, Layout(0, "entry", "entry", "entry", "f", ARGS), FIELDS, TID, None, 76)
 
-LONG = return_type("long")
+LONG = GUESSED_RETURN
 BACK = (Arg("return", "int"), Arg("name", "str"), Arg("program", "program"))
 RETURN = Shape(
     9,

@@ -14,7 +14,7 @@ from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.native import NativeCell
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type
+from kprobe_exporter.config.values import GUESSED_RETURN, Attach, Decode, Label, Metric, Probe, return_type
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import DECODERS
@@ -24,10 +24,11 @@ from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
 from kprobe_exporter.model.records import Batch, Layout, Record
 from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts, NativeValue
 from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec
+from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan import Kernel, plan_probe
 from tests.support.conditions import compile_filter
 
-LAYOUT = Layout(3, "p", "p", "return", "f", (), return_type("long"))
+LAYOUT = Layout(3, "p", "p", "return", "f", (), GUESSED_RETURN)
 KEYS = HistKey("comm", "comm", 0), HistKey("return", "return", 64, signed=True)
 COUNTED = HistTable(KEYS, "n", None, 128, (HistFeed(0, "add", (1, 0)),), passed=True)
 WHOLE = COUNTED._replace(high="n_high")
@@ -132,10 +133,10 @@ METRICS = (
 
 
 def numbers(
-    aggregate: str, events: list[tuple[int, int, bytes]], returns: str, *, hist: bool = True
+    aggregate: str, events: list[tuple[int, int, bytes]], returns: ReturnType, *, hist: bool = True
 ) -> tuple[Numbers, ProbeSpec]:
     """Return what an agent shows of these events, aggregated in the kernel or event by event."""
-    way = Attach(parse_target("kretprobe:f"), {"n": "$arg1:u64"}, "n != 7", return_type(returns))
+    way = Attach(parse_target("kretprobe:f"), {"n": "$arg1:u64"}, "n != 7", returns)
     made = Probe("p", "help", (way,), METRICS, aggregate=aggregate, native=True)  # type: ignore[arg-type]
     described = Kernel(lambda *_: None, counts_tracepoints=hist)
     plan = plan_probe(made, "ns", DECODERS, described, itertools.count())
@@ -174,9 +175,9 @@ events = st.lists(st.tuples(returned, st.integers(0, 5000), st.sampled_from([b"x
 
 
 @pytest.mark.parametrize("instead", [{"aggregate": "events"}, {"aggregate": "kernel", "hist": False}])
-@given(events, st.sampled_from(["long", "ssize_t"]))
+@given(events, st.sampled_from([GUESSED_RETURN, *map(return_type, ("long", "ssize_t"))]))
 def test_the_same_as_by_events(
-    instead: dict[str, Any], happened: list[tuple[int, int, bytes]], returns: str
+    instead: dict[str, Any], happened: list[tuple[int, int, bytes]], returns: ReturnType
 ) -> None:
     """Also where the kernel should aggregate, and has no hist triggers."""
     kernel, by_tables = numbers("kernel", happened, returns)

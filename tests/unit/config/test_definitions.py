@@ -74,7 +74,7 @@ def test_an_event_and_its_filter(config: Load) -> None:
     [attach] = probe(config, line, "returns: long, fetch: {more: other}").attach
     target = Target(Kind.TRACEPOINT, system="syscalls", event="sys_exit_openat")
     fetch = {"return": "ret", "arg2": "id", "comm": "$comm", "more": "other"}
-    whole = return_type("long")._replace(wide=False)
+    whole = return_type("long")
     assert attach == Attach(target, fetch, 'return < 0 && comm ~ "a*"', whole)
 
 

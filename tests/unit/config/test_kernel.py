@@ -73,7 +73,7 @@ def test_a_probe(refused_probe: Refused, rest: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("rest", "where", "compared"),
     [
-        ("attach: 'kretprobe:f', returns: long", "return < 0", "the whole register"),
+        ("attach: 'kretprobe:f'", "return < 0", "the whole register"),
         ("attach: 'kretprobe:f', returns: ptr", "return < 0", "the whole register"),
         ("attach: 'tracepoint:a:b', fetch: {n: n}", "n > 1.5", "no fractions"),
     ],

@@ -4,13 +4,14 @@ import pytest
 
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.model.values import ReturnType
+from tests.unit.config.conftest import Load
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("int", ReturnType("int", "s32", signed=True)),
-        ("long", ReturnType("long", "s64", signed=True, wide=True)),
+        ("long", ReturnType("long", "s64", signed=True)),
         ("ssize_t", ReturnType("ssize_t", "s64", signed=True)),
         ("unsigned  int", ReturnType("unsigned int", "u32")),
         ("unsigned long", ReturnType("unsigned long", "u64")),
@@ -26,6 +27,23 @@ from kprobe_exporter.model.values import ReturnType
 )
 def test_return_type(name: str, expected: ReturnType) -> None:
     assert return_type(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "wide"),
+    [
+        ("attach: 'kretprobe:f'", True),
+        ("attach: 'kretprobe:f', returns: long", False),
+        ("attach: 'uretprobe:/bin/sh:f'", True),
+        ("attach: 'uretprobe:/bin/sh:f', returns: long", False),
+        ("attach: 'syscall:lseek'", False),
+    ],
+)
+def test_only_a_guessed_type_is_wide(config: Load, keys: str, wide: bool) -> None:
+    """4294967274 is EINVAL of an int that was read as a long, and a long's own value."""
+    [probe] = config(f"probes: [{{name: p, {keys}}}]").probes
+    [returns] = [one.returns for one in probe.attach[0].single if one.returns]
+    assert (returns.name, returns.wide) == ("long", wide)
 
 
 @pytest.mark.parametrize("name", ["", "float", "struct file", "*", "int\0", "u128"])
