@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import floor
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -32,7 +33,7 @@ from kprobe_exporter.model.records import (
     Record,
 )
 from kprobe_exporter.model.specs import OF_THREAD, PROCESS, MetricSpec, ProbeMetrics
-from kprobe_exporter.model.values import LARGEST, MAX_ERRNO, SMALLEST, Value, decimal
+from kprobe_exporter.model.values import LARGEST, MAX_ERRNO, SMALLEST, Value, unscaled
 
 Getter: TypeAlias = Callable[[Record], Value]
 
@@ -196,8 +197,7 @@ def thresholds(bounds: tuple[float, ...], scale: float) -> tuple[int, ...]:
     Bounds and scale are the decimal numbers that a person writes: 3 * 1.1 is within 3.3, though the product
     of the floats is not. SMALLEST - 1 stands for a bucket into which no number falls.
     """
-    factor = decimal(scale)
-    return tuple(max(SMALLEST - 1, min(int(decimal(bound) // factor), LARGEST)) for bound in bounds)
+    return tuple(max(SMALLEST - 1, min(floor(unscaled(bound, scale)), LARGEST)) for bound in bounds)
 
 
 class _Part(float):

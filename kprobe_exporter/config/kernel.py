@@ -1,6 +1,7 @@
 """Checks for `aggregate: kernel`: hist triggers aggregate only by numbers, and in powers of two."""
 
-import math
+from fractions import Fraction
+from math import floor
 
 from kprobe_exporter.config.metrics import keeps_powers_of_2, labels_of, return_buckets
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
@@ -13,6 +14,7 @@ from kprobe_exporter.grammar.formula import COMPUTED, as_filter
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
+from kprobe_exporter.model.values import unscaled
 
 MOST_LABELS = 2
 """TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3 keys, and a histogram's value is one of them."""
@@ -122,7 +124,7 @@ def _refuse_buckets(bounds: tuple[float, ...], scale: float, key: str, report: R
 
     Bounds up to 0 are exact, because each value up to 0 is counted separately.
     """
-    raw = {bound: bound / scale for bound in bounds if bound > 0}
+    raw = {bound: unscaled(bound, scale) for bound in bounds if bound > 0}
     wrong = [f"{bound:g}" for bound, value in raw.items() if not _is_power_of_2(value)]
     if wrong:
         several = "are no powers" if len(wrong) > 1 else "is no power"
@@ -130,7 +132,6 @@ def _refuse_buckets(bounds: tuple[float, ...], scale: float, key: str, report: R
         report((key,), f"the kernel's buckets are powers of 2 of the value: {shown} {several} of 2")
 
 
-def _is_power_of_2(value: float) -> bool:
-    """Whether it is 1, 2, 4 or a further power of two, but for the last digits of a division."""
-    mantissa, _ = math.frexp(value)
-    return value > 0.75 and any(math.isclose(mantissa, one, rel_tol=1e-9) for one in (0.5, 1.0))
+def _is_power_of_2(value: Fraction) -> bool:
+    """Whether the whole numbers up to it end at 1, 2, 4 or a further power of two."""
+    return floor(value).bit_count() == 1

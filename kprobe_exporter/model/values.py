@@ -41,6 +41,16 @@ def decimal(number: float) -> Fraction:
     return Fraction(repr(float(number)))
 
 
+def unscaled(bound: float, scale: float) -> Fraction:
+    """Return the number whose product with ``scale`` is ``bound``, by their decimals.
+
+    A float has 53 bits: of larger numbers the float itself counts, since 2^63 is written as
+    9.223372036854776e+18, which is more.
+    """
+    found = decimal(bound) / decimal(scale)
+    return Fraction(float(found)) if 1 << 53 <= abs(found) <= 1 << 65 else found
+
+
 class ReturnType(NamedTuple):
     """How the return register is read.
 

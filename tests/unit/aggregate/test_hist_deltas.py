@@ -129,6 +129,7 @@ METRICS = (
     Metric("histogram", "d", "h", "return", (COMM,), (-1.0, 0.0, 1.0, 2.0, 64.0, 4096.0), native=True),
     Metric("histogram", "e", "h", "n", (), (0.001, 0.512, 4.096), scale=0.001),
     Metric("counter", "f_total", "h", None, (), where="n > 100"),
+    Metric("histogram", "g", "h", "n", (), (2.0**53, 2.0**63, 2.0**64)),
 )
 
 
@@ -188,6 +189,18 @@ def test_the_same_as_by_events(
         assert rounded(dict(told.samples)) == rounded(dict(expected.samples))
     assert kernel.events == one_by_one.events
     assert kernel.lost.get("negative", 0) == one_by_one.lost.get("negative", 0)
+
+
+def test_both_plans_have_the_same_buckets_above_2_53() -> None:
+    """2^63 as a float is written as 9.223372036854776e+18, which is more by 192."""
+    happened = [(0, 2**power + more, b"x") for power in (53, 63) for more in (-1, 0, 1, 192, 193)]
+    counts = {}
+    for plan in ("kernel", "events"):
+        (family,) = (one for one in numbers(plan, happened, GUESSED_RETURN)[0].families if one.name == "ns_g")
+        value = dict(family.samples)[()]
+        assert isinstance(value, HistogramValue)
+        counts[plan] = value.counts
+    assert counts == {"kernel": (2, 5, 3, 0), "events": (2, 5, 3, 0)}
 
 
 def rounded(samples: dict[Any, Any]) -> dict[Any, Any]:

@@ -65,6 +65,10 @@ def test_the_greatest_number_whose_product_is_within_the_bound(bound: float, sca
         (1e300, 1.0, LARGEST),
         (-1e300, 1.0, SMALLEST - 1),
         (1.0, 5e-324, LARGEST),
+        (2.0**63, 1.0, 2**63),  # is written as 9.223372036854776e+18
+        (-(2.0**63), 1.0, SMALLEST),
+        (2.0**56 / 1000, 1e-3, 2**56),
+        (9.9e18, 1.0, 99 * 10**17),
     ],
 )
 def test_bounds_that_floats_or_64_bits_would_miss(bound: float, scale: float, found: int) -> None:

@@ -24,6 +24,7 @@ POWERS = "the kernel's buckets are powers of 2 of the value:"
         "{histogram: a, value: n, scale: 1.0e-3, buckets: [0.001, 0.512, 1.024]}",
         "{histogram: a, value: n, scale: 1024, buckets: {exp2: {min: 1024, count: 20}}}",
         "{histogram: a, value: n, scale: 0.125, buckets: [0.125, 8], native: true}",
+        "{histogram: a, value: n, scale: 1.0e-9, buckets: [1.0e-9, 2251799.813685248, 9223372036.854775808]}",
     ],
 )
 def test_what_the_kernel_can_do(config: Load, metric: str) -> None:
@@ -44,6 +45,7 @@ def test_what_the_kernel_can_do(config: Load, metric: str) -> None:
         ("counter: a_total, ¦labels: [comm, cpu, n]", "labels: the kernel aggregates by 2 labels at most"),
         ("histogram: a, value: n, ¦buckets: [1, 3, 4, 10]", f"buckets: {POWERS} 3 and 10 are no"),
         ("histogram: a, value: n, scale: 512, ¦buckets: [1, 512]", f"buckets: {POWERS} 1 is no"),
+        ("histogram: a, value: n, ¦buckets: [1099511628000]", f"buckets: {POWERS} 1.09951e+12 is no"),
         ("histogram: a, value: n, scale: 1.0e-300, ¦buckets: [1.0e+10]", f"buckets: {POWERS} 1e+10 is no"),
         ("histogram: a, value: n, scale: 1.0e+300, ¦buckets: [1.0e-100]", f"buckets: {POWERS} 1e-100 is no"),
         (
