@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.btf import types as btf
+from kprobe_exporter.btf.enums import is_signed
 from kprobe_exporter.btf.types import Data, damaged
 from kprobe_exporter.model.values import ReturnType
 
@@ -161,7 +162,7 @@ class _Reader:
             details = plain.words[plain.at]
             bits, signed = details & 0xFF, bool(details & _SIGNED)
         elif plain and plain.kind in (btf.ENUM, btf.ENUM64):
-            bits, signed = 8 * plain.value, plain.flag
+            bits, signed = 8 * plain.value, is_signed(self._types, plain)
         if bits not in _BITS:
             return Type(name, None)
         return Type(name, f"{'s' if signed else 'u'}{bits}", signed=signed)

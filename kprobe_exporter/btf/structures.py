@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from kprobe_exporter.btf import types as btf
+from kprobe_exporter.btf.enums import is_signed
 from kprobe_exporter.btf.prototypes import spelled
 from kprobe_exporter.btf.types import Record, Types, damaged
 
@@ -149,14 +150,14 @@ class Structures:
         if record is not None and record.kind == btf.INT:
             bits, _, signed = _int(record)
         elif record is not None and record.kind in (btf.ENUM, btf.ENUM64):
-            bits, signed = 8 * record.value, record.flag
+            bits, signed = 8 * record.value, is_signed(self._types, record)
         return f"{'s' if signed else 'u'}{bits}" if bits in _BITS else None
 
     def signed(self, number: int) -> bool | None:
         """Return whether an int or an enum has a sign, None for another type."""
         record = self.record(number)
         if record is not None and record.kind in (btf.ENUM, btf.ENUM64):
-            return record.flag
+            return is_signed(self._types, record)
         return _int(record)[2] if record is not None and record.kind == btf.INT else None
 
     def is_char(self, number: int) -> bool:

@@ -146,6 +146,11 @@ class Types:
                 heads[bucket] = index + 1
         return heads, following
 
+    @cached_property
+    def marks_signs(self) -> bool:
+        """Whether enums with a sign are marked, as they are since Linux 6.0."""
+        return any(self.record(number).flag for number in self.numbers((ENUM, ENUM64)))
+
     def numbers(self, kinds: Collection[int]) -> Iterator[int]:
         """Yield the numbers of all types of these kinds. Costs a pass over all types."""
         if self._base:

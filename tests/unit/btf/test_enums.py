@@ -2,13 +2,14 @@
 
 import pytest
 
-from kprobe_exporter.btf.enums import constants, enumerators
+from kprobe_exporter.btf.enums import constants, enumerators, is_signed
 from kprobe_exporter.btf.kernel_types import KernelTypes
+from kprobe_exporter.btf.structures import Structures
 from kprobe_exporter.btf.types import ENUM, ENUM64, TYPEDEF, Types
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.model.values import enumerator
 from tests.support.btf_samples import Blob
-from tests.support.kernel_formats import RELEASES, types
+from tests.support.kernel_formats import RELEASES, saved, types
 
 
 def enum(blob: Blob, name: str, *values: tuple[str, int], signed: bool = False) -> int:
@@ -45,6 +46,31 @@ def test_a_negative_value_is_found_whichever_side_lost_the_sign(value: int) -> N
     for names in ({-2: "BEHIND"}, {2**32 - 2: "BEHIND"}):
         assert enumerator(names, value) == "BEHIND"
     assert enumerator({-1: "LOW"}, value) is None
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_signs_of_enums(release: str) -> None:
+    """5.10 marks none, and its values tell. The large value of e820_type is no sign."""
+    read = Types(saved(release)["sys/kernel/btf/vmlinux"])
+    assert read.marks_signs == (release != "5.10")
+    for name, fetch in (("perf_event_state", "s32"), ("cpuhp_state", "s32"), ("e820_type", "u32")):
+        (number,) = read.find(name, (ENUM,))
+        assert Structures(read).number(number) == fetch, name
+    member = types(release).member("(perf_event)$arg1->state")
+    assert member.fetch == "s32"
+
+
+@pytest.mark.parametrize("release", [one for one in RELEASES if one != "5.10"])
+def test_signs_that_are_not_marked_agree_with_those_that_are(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Types(saved(release)["sys/kernel/btf/vmlinux"])
+    monkeypatch.setattr(Types, "marks_signs", False)
+    enums = [read.record(number) for number in read.numbers((ENUM,))]
+    guessed = [is_signed(read, one._replace(flag=False)) for one in enums]
+    wrong = [one for one, sign in zip(enums, guessed, strict=True) if sign != one.flag]
+    assert len(wrong) <= 8
+    assert len(enums) > 1800
 
 
 def test_a_modules_enum_is_found_and_a_misspelt_one_has_a_sentence() -> None:

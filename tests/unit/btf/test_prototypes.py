@@ -156,7 +156,7 @@ class TestKinds:
     )
     def test_enums(self, kind: int, size: int, signed: bool, expected: Type) -> None:
         blob = Blob()
-        members = (1, -1) if kind == ENUM else (1, -1, -1)
+        members = (1, -signed) if kind == ENUM else (1, -signed, -signed)
         number = blob.add(kind, "e", size, *members, *members, vlen=2, flag=signed)
         assert returned(blob, number) == expected
         assert returned(blob, blob.add(kind, "", size, flag=signed)).name == "enum {...}"
