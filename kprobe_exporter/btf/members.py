@@ -101,8 +101,8 @@ class _Walk:
         if path.cast:
             if known is not None and (spot.width or self._of.number(known) not in _ADDRESSES):
                 self._fail(f"{what} is {self._of.spelled(known)}, no address that could be cast", path.column)
-            structure = self._of.named(path.cast)
-            if not structure:
+            structures = self._of.named(path.cast)
+            if not structures:
                 near = self._of.near(path.cast)
                 self._fail(f"these types have no structure {path.cast!r}{near}", path.column + 1)
             if not steps:
@@ -110,7 +110,7 @@ class _Walk:
             first = steps.pop(0)
             if first.operator != "->":
                 self._fail(f"{what} is a pointer here: write ->{first.name or 'MEMBER'}", first.column)
-            spot = self._member(_Spot(structure, (*spot.offsets, 0)), first)
+            spot = self._cast(structures, spot.offsets, path, first)
             what = f"({path.cast}){what}{first}"
         elif known is None:
             self._fail(f"the type of {what} is not known: cast it, as (STRUCT){what}->MEMBER")
@@ -119,6 +119,21 @@ class _Walk:
                 self._fail(f"{what} is a bit field, which leads no further", step.column)
             spot = self._element(spot, step, what) if step.operator == "[]" else self._step(spot, step, what)
             what += str(step)
+        return spot
+
+    def _cast(
+        self, structures: tuple[int, ...], offsets: tuple[int, ...], path: MemberPath, step: Step
+    ) -> _Spot:
+        """Step to a member of the structure that a cast names, or of the only one of several that has it."""
+        having = [one for one in structures if any(row.name == step.name for row in self._of.rows(one))]
+        spots = [self._member(_Spot(one, (*offsets, 0)), step) for one in having or structures[:1]]
+        spot, *others = dict.fromkeys(spots)
+        if others:
+            places = " or ".join(
+                f"{self._of.spelled(one.type)} at byte {one.offsets[-1]}" for one in (spot, *others)
+            )
+            several = f"these types have {len(structures)} structures {path.cast!r}, whose"
+            self._fail(f"{several} {step.name!r} is {places}: read it by its offset", path.column + 1)
         return spot
 
     def _fail(self, message: str, column: int = 0) -> NoReturn:

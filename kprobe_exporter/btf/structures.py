@@ -42,15 +42,22 @@ class Structures:
 
     def __init__(self, types: Types) -> None:
         self._types = types
-        self._named: dict[str, int | None] = {}
+        self._named: dict[str, tuple[int, ...]] = {}
         self._members: dict[int, tuple[Row, ...]] = {}
 
-    def named(self, name: str) -> int | None:
-        """Return the structure, union or typedef of one of this name; None if there is none."""
+    def named(self, name: str) -> tuple[int, ...]:
+        """Return the structures, unions and typedefs of one of this name; a module's own hide the kernel's.
+
+        A kernel has some 20 names of several structures, each in source files that do not know the other.
+        """
         if name not in self._named:
-            found = self._types.find(name, (*STRUCTURES, btf.TYPEDEF))
-            self._named[name] = next((self.plain(one) for one in found if self.is_structure(one)), None)
+            found = [one for one in self._find(name, *STRUCTURES, btf.TYPEDEF) if self.is_structure(one)]
+            self._named[name] = tuple(dict.fromkeys(map(self.plain, found)))
         return self._named[name]
+
+    def _find(self, name: str, *kinds: int) -> list[int]:
+        found = self._types.find(name, kinds)
+        return [one for one in found if self._types.is_own(one)] or found
 
     def near(self, name: str) -> str:
         """Return ``, did you mean 'sock'?`` for the nearest structures, or nothing."""
@@ -125,8 +132,8 @@ class Structures:
         record = self.record(number)
         if record is None or record.kind != btf.FWD:
             return self.plain(number)
-        found = self._types.find(self._types.text(record.name), (btf.UNION if record.flag else btf.STRUCT,))
-        return found[0] if found else self.plain(number)
+        found = self._find(self._types.text(record.name), btf.UNION if record.flag else btf.STRUCT)
+        return found[0] if len(found) == 1 else self.plain(number)
 
     def size(self, number: int) -> int | None:
         """Return the size of a type in bytes, None if it has none that is known."""

@@ -123,10 +123,14 @@ class Types:
                 count = following[count - 1]
         return sorted(found)
 
+    def is_own(self, number: int) -> bool:
+        """Whether it is the number of a type that is not of ``base``."""
+        return number >= self._first
+
     def prototypes(self, function: str) -> set[int]:
         """Return the numbers of the prototypes of the functions of this name, not those of ``base``."""
         if function not in self._functions:
-            numbers = (number for number in self.find(function, (FUNC,)) if number >= self._first)
+            numbers = (number for number in self.find(function, (FUNC,)) if self.is_own(number))
             self._functions[function] = {self.record(number).value for number in numbers}
         return self._functions[function]
 

@@ -10,7 +10,9 @@ from kprobe_exporter.tracefs.kernel_files import BTF
 
 
 def structure(written: str, root: Path = Path("/")) -> list[str]:
-    """Return the lines for ``[MODULE:]NAME``, with all members. Raises GrammarError for an unknown one.
+    """Return the lines for ``[MODULE:]NAME``, with all members of each structure of this name.
+
+    Raises GrammarError if there is none.
 
     ``root`` is ``/``, or a directory that a test uses instead.
     """
@@ -18,12 +20,16 @@ def structure(written: str, root: Path = Path("/")) -> list[str]:
     module, _, name = written.rpartition(":")
     structures = types.structures(module)
     plain = name.removeprefix("struct ").removeprefix("union ").strip()
-    number = structures.named(plain)
-    if number is None:
+    found = structures.named(plain)
+    if not found:
         owner = f"the module {module}" if module else "this kernel"
         raise GrammarError(f"{owner} has no structure {plain!r}{structures.near(plain)}")
-    head = f"{structures.spelled(number)}, {structures.size(number)} bytes"
-    return [head, *_table(structures, structures.rows(number), "")]
+    return [line for number in found for line in _whole(structures, number)]
+
+
+def _whole(structures: Structures, number: int) -> Iterator[str]:
+    yield f"{structures.spelled(number)}, {structures.size(number)} bytes"
+    yield from _table(structures, structures.rows(number), "")
 
 
 def parameters(types: KernelTypes, module: str, function: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from kprobe_exporter.btf.types import MANY, Types
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.members import is_path, parse_path
 from tests.support.btf_samples import Blob, structures
-from tests.support.kernel_formats import types
+from tests.support.kernel_formats import RELEASES, types
 
 DATA = structures().data()
 FAQ = Path(__file__).parents[3] / "docs/faq.md"
@@ -197,8 +197,7 @@ def test_a_bit_field_of_older_types_is_known_by_its_int() -> None:
 def test_a_module_has_its_own_types_and_those_of_the_kernel() -> None:
     base = structures()
     blob = Blob(base)
-    sock = Structures(Types(base.data())).named("sock")
-    assert sock
+    (sock,) = Structures(Types(base.data())).named("sock")
     mine = blob.struct("mine", 16, ("sk", blob.to(sock), 64))
     blob.function("g", 0, ("m", blob.to(mine)))
     read = {"vmlinux": base.data(), "ext": blob.data()}
@@ -208,6 +207,44 @@ def test_a_module_has_its_own_types_and_those_of_the_kernel() -> None:
     assert known.member("(mine)x->sk->sk_cookie", module="ext").offsets == (8, 512)
     with pytest.raises(GrammarError, match="no structure 'mine'"):
         known.member("(mine)x->sk")
+
+
+def test_a_cast_to_a_name_of_several_structures() -> None:
+    """What all of them say is taken, and what only one has; else the path is refused with the candidates."""
+    blob = Blob()
+    u32, u64 = blob.int_("u32", 32), blob.int_("u64", 64)
+    blob.struct("slot", 16, ("number", u32, 0), ("same", u64, 64))
+    blob.struct("slot", 24, ("number", u64, 0), ("same", u64, 64), ("own", u32, 128))
+    known = KernelTypes({"vmlinux": blob.data()}.__getitem__)
+    assert known.member("(slot)x->same").offsets == (8,)
+    assert known.member("(slot)x->own").offsets == (16,)
+    with pytest.raises(GrammarError) as raised:
+        known.member("(slot)x->number")
+    assert raised.value.message == (
+        "these types have 2 structures 'slot', whose 'number' is u32 at byte 0 or u64 at byte 0: read it by "
+        "its offset"
+    )
+    with pytest.raises(GrammarError, match="has no member 'none'"):
+        known.member("(slot)x->none")
+
+
+def test_a_modules_structure_hides_that_of_the_kernel() -> None:
+    base = structures()
+    blob = Blob(base)
+    blob.struct("sock", 8, ("sk_cookie", blob.int_("u64", 64), 0))
+    known = KernelTypes({"vmlinux": base.data(), "ext": blob.data()}.__getitem__)
+    assert known.member("(sock)x->sk_cookie", module="ext").offsets == (0,)
+    assert known.member("(sock)x->sk_cookie").offsets == (512,)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_names_of_several_structures_of_real_kernels(release: str) -> None:
+    known = types(release)
+    with pytest.raises(GrammarError, match="have 2 structures 'disklabel', whose 'd_magic' is") as raised:
+        known.member("(disklabel)x->d_magic")
+    assert "__le32 at byte 0" in raised.value.message
+    assert "__le16 at byte 510" in raised.value.message
+    assert known.member("(dma_chan)x->cookie").fetch == "s32"
 
 
 def absent(name: str) -> bytes:
@@ -244,8 +281,7 @@ def test_types_are_read_once_and_only_when_needed() -> None:
 def test_what_many_members_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The types are walked once for all functions, and a structure is read once for all paths."""
     blob, functions = structures(), [f"f{number}" for number in range(MANY + 1)]
-    sock = Structures(Types(blob.data())).named("sock")
-    assert sock
+    (sock,) = Structures(Types(blob.data())).named("sock")
     for name in functions:
         blob.function(name, 0, ("sk", blob.to(sock)))
     data, done = blob.data(), Counter[str]()

@@ -57,7 +57,7 @@ def test_offsets_are_those_of_pahole(kernel: str, tmp_path: Path) -> None:
         shown = subprocess.run(
             ["pahole", "-F", "btf", "-C", name, str(file)], capture_output=True, text=True, check=True
         ).stdout
-        number = structures.named(name)
+        (number,) = structures.named(name)
         assert number, name
         own = {row.name: row.offset for row in structures.rows(number)}
         assert own == members(shown), f"{name}:\n{shown}"

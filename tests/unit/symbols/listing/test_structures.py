@@ -7,7 +7,7 @@ import pytest
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.symbols.listing.structures import parameters, structure
-from tests.support.btf_samples import structures
+from tests.support.btf_samples import Blob, structures
 
 DATA = structures().data()
 
@@ -34,6 +34,16 @@ def test_a_whole_structure(root: Path, written: str) -> None:
         "    24:7  skc_wide      unsigned long:60",
         "      40  skc_prot      struct proto *",
     ]
+
+
+def test_all_structures_of_a_name(root: Path) -> None:
+    blob = Blob()
+    number = blob.int_("u32", 32)
+    blob.struct("slot", 4, ("first", number, 0))
+    blob.struct("slot", 8, ("second", number, 32))
+    (root / "sys/kernel/btf/vmlinux").write_bytes(blob.data())
+    lines = ["struct slot, 4 bytes", "    0  first  u32", "struct slot, 8 bytes", "    4  second  u32"]
+    assert structure("slot", root) == lines
 
 
 def test_a_name_that_is_not_there(root: Path) -> None:
