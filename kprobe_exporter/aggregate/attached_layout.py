@@ -13,7 +13,7 @@ from kprobe_exporter.model.aggregation import Tally
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.specs import OF_ERROR, MetricSpec
-from kprobe_exporter.model.values import ABSENT, Value, Words, swapped
+from kprobe_exporter.model.values import ABSENT, Value, Words, swapped, swapped_elements
 
 
 @dataclass(slots=True)
@@ -73,6 +73,8 @@ def for_layout(take: Take, spec: MetricSpec, layout: Layout, tables: Sequence[Hi
 
 
 def _swapped(value: Value, size: int) -> Value:
+    if isinstance(value, bytes):
+        return swapped_elements(value, size)
     return swapped(value, size) if isinstance(value, int) else value
 
 

@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
     ``offsets`` are in bytes, one for each read of memory, from the path's root outwards. ``fetch`` is the
     kernel's fetch type, and ``length`` that of an array, else None. ``network`` is the width in bytes of a
-    number in network byte order, 0 for other values. ``type`` is the C type.
+    number, or of an array's elements, in network byte order, 0 for other values. ``type`` is the C type.
     """
 
     offsets: tuple[int, ...]
@@ -268,7 +268,7 @@ class _Reading:
         if fetch is None or not 0 < count <= LARGEST_ARRAY:
             most = f"only an array of 1 to {LARGEST_ARRAY} numbers can be read, name an element"
             fail(f"{self._is_what}: {most}", self._text)
-        return self._found(fetch, count)
+        return self._found(fetch, count, network=self._of.network_bytes(element))
 
     def _bit_field(self) -> str:
         """Return ``bWIDTH@OFFSET/SIZE``, which the kernel reads without a sign."""

@@ -1,5 +1,6 @@
 """The values of events: what a field can hold, how its type is read, and what stands for nothing."""
 
+import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Literal, NamedTuple, TypeAlias, TypeGuard
@@ -84,9 +85,9 @@ class Arg(NamedTuple):
     format, "" if it equals ``name``. ``pointer``: the plan takes the argument for an address.
     ``unsigned`` is the width in bits of an unsigned number, 0 for other values.
 
-    ``network`` is the width in bytes of a number that is recorded in network byte order, 0 for others;
-    sources deliver it in the host's. ``guards`` are the arguments with the pointers through which this one
-    was read: it is missing where one of them is no address.
+    ``network`` is the width in bytes of a number, or of an array's elements, that is recorded in network byte
+    order, 0 for others; sources deliver it in the host's. ``guards`` are the arguments with the pointers
+    through which this one was read: it is missing where one of them is no address.
     """
 
     name: str
@@ -121,6 +122,14 @@ def is_address(value: object) -> bool:
 def swapped(value: int, size: int) -> int:
     """Return an unsigned number of ``size`` bytes with its bytes in the opposite order."""
     return int.from_bytes(value.to_bytes(size, "little"), "big")
+
+
+_ELEMENT = re.compile(rb"\d{1,20}")
+
+
+def swapped_elements(array: bytes, size: int) -> bytes:
+    """Return an array as the kernel prints it, ``{1,2}``, with each number of ``size`` bytes swapped."""
+    return _ELEMENT.sub(lambda found: b"%d" % swapped(int(found[0]) % (1 << 8 * size), size), array)
 
 
 def enumerator(names: Mapping[int, str], value: int) -> str | None:

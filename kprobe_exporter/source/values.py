@@ -94,7 +94,7 @@ def _array(field: Field, names: Names) -> Read:
     """Return the reader of an array, in the form of the kernel's text (trace_probe.c: print_type_*)."""
     size, element = field.size // field.length, field.element
     code = _code(size, signed=element in ("s8", "s16", "s32", "s64"))
-    numbers = struct.Struct(f"={field.length}{code}")
+    numbers = struct.Struct(f"{'>' if field.network else '='}{field.length}{code}")
     show = _shown(element, names)
 
     def read(data: Buffer, start: int, end: int, tid: int) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.records import VALUES, Layout, Record
-from kprobe_exporter.model.values import Arg, Value, is_address, swapped
+from kprobe_exporter.model.values import Arg, ArgKind, Value, is_address, swapped, swapped_elements
 
 ADDRESS = rb"\([^)\n]*+\)"
 RETURN_ADDRESS = rb"\((?:\[unknown/kretprobe'd\]|([^\s)+]++))[^)\n<]*+<- [^)\n]*+\)"
@@ -88,9 +88,9 @@ def _recorder(layout: Layout) -> Recorder:
     layout_id = layout.layout_id
     caller = () if _tells_caller(layout) else (None,)  # the caller is the first group
     numbers = [
-        (place, _hexadecimal(arg.bits) if arg.kind == "hex" else _in_host_order(arg.network))
+        (place, _hexadecimal(arg.bits) if arg.kind == "hex" else _in_host_order(arg.kind, arg.network))
         for place, arg in enumerate(layout.args, VALUES)
-        if arg.kind in ("int", "hex")
+        if arg.kind in ("int", "hex") or (arg.kind == "bare" and arg.network)
     ]
     guarded = [
         (place, [layout.place(guard) for guard in arg.guards])
@@ -116,9 +116,15 @@ def _number(text: bytes | None) -> Value:
     return int(text, 16) if text.startswith(b"0x") else int(text)
 
 
-def _in_host_order(size: int) -> Callable[[bytes | None], Value]:
-    """Return the reader of numbers that are recorded in network byte order in so many bytes, 0 for others."""
-    if not size or sys.byteorder == "big":
+def _in_host_order(kind: ArgKind, size: int) -> Callable[[bytes | None], Value]:
+    """Return the reader of numbers that are recorded in network byte order in so many bytes, 0 for others.
+
+    An array, which is ``bare`` text, stays text.
+    """
+    little = sys.byteorder == "little"
+    if kind == "bare":
+        return lambda text: swapped_elements(text, size) if text is not None and little else text
+    if not size or not little:
         return _number
 
     def number(text: bytes | None) -> Value:

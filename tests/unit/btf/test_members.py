@@ -42,7 +42,7 @@ def resolve(text: str, written: str | None = None) -> Member:
         ("sk->sk_state_enum", (136,), "u32", None, 0),
         ("sk->sk_user_data", (144,), "x64", None, 0),
         ("sk->sk_fn", (176,), "x64", None, 0),
-        ("sk->sk_words", (152,), "u32", 4, 0),
+        ("sk->sk_words", (152,), "u32", 4, 4),
         ("sk->sk_words[3]", (164,), "u32", None, 4),
         ("sk->sk_square[1][2]", (540,), "s32", None, 0),
         ("sk->sk_big[64]", (440,), "u32", None, 0),

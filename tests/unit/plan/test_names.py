@@ -137,6 +137,13 @@ def test_errors_have_the_width_of_their_field(
     assert shown(plan, value) == [name]
 
 
+@pytest.mark.parametrize(("decode", "label"), [("", "{0,0,0,1}"), (", decode: ip", "::1")])
+def test_an_array_in_network_order(probe: Load, decode: str, label: str) -> None:
+    keys = "attach: 'kprobe:tcp_connect', fetch: {x: (in6_addr)sk->in6_u.u6_addr32}"
+    plan = planned(probe(keys, f"{{x: {{field: x{decode}}}}}"))
+    assert shown(plan, b"{0,0,0,1}") == [label]
+
+
 def test_what_a_function_returns(probe: Load) -> None:
     plan = planned(probe("attach: 'kretprobe:tcp_v4_rcv'", "{r: {field: return, decode: name}}"))
     assert shown(plan, 1) == ["1"]

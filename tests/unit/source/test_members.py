@@ -31,6 +31,7 @@ ARGS = (
     Arg("pointer_2", "int"),
     Arg("number", "int", guards=BEHIND),
     Arg("bytes", "bare", type="u8[4]", guards=BEHIND),
+    Arg("words", "bare", type="u16[2]", network=2, guards=("pointer_1",)),
     Arg("name", "str", guards=BEHIND),
 )
 LAYOUT = Layout(0, "connect", "connect", "entry", "f", ARGS)
@@ -50,7 +51,8 @@ format:
 \tfield:u64 pointer_2;\toffset:38;\tsize:8;\tsigned:0;
 \tfield:s32 number;\toffset:46;\tsize:4;\tsigned:1;
 \tfield:u8 bytes[4];\toffset:50;\tsize:4;\tsigned:0;
-\tfield:__data_loc char[] name;\toffset:54;\tsize:4;\tsigned:1;
+\tfield:u16 words[2];\toffset:54;\tsize:4;\tsigned:0;
+\tfield:__data_loc char[] name;\toffset:58;\tsize:4;\tsigned:1;
 
 print fmt: "(%lx)", REC->__probe_ip
 """
@@ -58,7 +60,7 @@ SHAPE: Shape = shape(LAYOUT, FORMAT)
 ADDRESS = 0xFFFF_8880_0000_1000
 NO_ADDRESSES = [0, 1, 4095, 2**64 - 1, 2**64 - 4095]
 WHOLE = (443, 0x7F000001, 2**40 + 3)
-REST = (-5, b"{1,2,3,4}", b"lo")
+REST = (-5, b"{1,2,3,4}", b"{443,8193}", b"lo")
 
 PARSERS = [pages.PageParser, compiled.PageParser]
 both = pytest.mark.parametrize("kind", PARSERS, ids=["python", "compiled"])
@@ -67,7 +69,8 @@ both = pytest.mark.parametrize("kind", PARSERS, ids=["python", "compiled"])
 def record(first: int = ADDRESS, second: int = ADDRESS, port: int = 443) -> bytes:
     network = struct.pack(">HIQ", port, *WHOLE[1:])
     plain = struct.pack("=QQi4B", first, second, -5, 1, 2, 3, 4)
-    return event(7, 5, bytes(8), network, plain, located(58, b"lo\0"), b"lo\0")
+    words = struct.pack(">2H", 443, 8193)
+    return event(7, 5, bytes(8), network, plain, words, located(62, b"lo\0"), b"lo\0")
 
 
 def values(kind: Any, *records: bytes) -> list[Any]:
@@ -88,18 +91,18 @@ def test_numbers_in_network_order_are_read_in_the_hosts(kind: Any) -> None:
 @pytest.mark.parametrize("pointer", NO_ADDRESSES)
 def test_what_is_behind_no_address_is_missing(kind: Any, pointer: int) -> None:
     first, second = values(kind, record(first=pointer), record(second=pointer))
-    assert first == (None, None, None, pointer, ADDRESS, None, None, None)
-    assert second == (*WHOLE, ADDRESS, pointer, None, None, None)
+    assert first == (None, None, None, pointer, ADDRESS, None, None, None, None)
+    assert second == (*WHOLE, ADDRESS, pointer, None, None, b"{443,8193}", None)
 
 
 @pytest.mark.parametrize(("pointer", "there"), [(ADDRESS, True), (0, False), (2**64 - 2, False)])
 def test_text_gives_the_same(pointer: int, there: bool) -> None:
     raw = (0xBB01, 0x0100007F, int.from_bytes(WHOLE[2].to_bytes(8, "big"), "little"))
     shown = "port={} address={} cookie={} pointer_1=0x{:x} pointer_2=0x{:x} number=-5 bytes={{1,2,3,4}} "
-    text = shown.format(*raw, ADDRESS, pointer) + 'name="lo"'
+    text = shown.format(*raw, ADDRESS, pointer) + 'words={47873,288} name="lo"'
     parser = LineParser([LAYOUT])
     batch = parser.feed(line(b"connect: (f+0x0/0x10) " + text.encode()))
-    rest = REST if there else (None, None, None)
+    rest = REST if there else (None, None, b"{443,8193}", None)
     assert [made[VALUES:] for made in batch.records] == [(*WHOLE, ADDRESS, pointer, *rest)]
 
 
