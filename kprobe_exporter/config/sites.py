@@ -20,7 +20,7 @@ from kprobe_exporter.grammar.evaluate import (
     wrong_comparison,
 )
 from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
-from kprobe_exporter.grammar.fetch import FetchArg, check_name, inner_path, parse_fetch
+from kprobe_exporter.grammar.fetch import MOST_ARGS, FetchArg, check_name, inner_path, parse_fetch
 from kprobe_exporter.grammar.filter import DURATION, KERNEL_WORDS, parse_filter
 from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.members import is_path
@@ -48,8 +48,6 @@ AGENT_NAMES = {word: name for name, word in KERNEL_WORDS.items()}
 
 EITHER = {"$comm", "$COMM"}
 """Variables of an event: its own ``comm`` or else the thread's name; and always the thread's name."""
-
-MAX_FETCH = 64
 
 _ARGUMENT = re.compile(r"\$arg[1-9]\d?(?!\w)")
 
@@ -115,8 +113,8 @@ class AlternativeBuilder:
         """Check the target and return its alternative."""
         fetch: dict[str, str] = {}
         paths: dict[str, tuple[WrittenPath, ...]] = {}
-        if len(self.fetch) > MAX_FETCH:
-            self.report(self.places["fetch"], f"at most {MAX_FETCH} can be fetched")
+        if len(self.fetch) > MOST_ARGS:
+            self.report(self.places["fetch"], f"at most {MOST_ARGS} can be fetched")
         for name, written in self.fetch.items():
             path = (*self.places["fetch"], name)
             self.fields[name] = None

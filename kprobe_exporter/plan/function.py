@@ -5,7 +5,7 @@ from dataclasses import replace
 from kprobe_exporter.config.values import Attach, Probe, Reading
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import FetchSite
-from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
+from kprobe_exporter.grammar.fetch import MOST_ARGS, FetchArg, parse_fetch
 from kprobe_exporter.grammar.place import Symbol
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.model.records import CALLER_ADDRESS, STACK_POINTER, Layout
@@ -114,6 +114,8 @@ def defined(
     if by_tables:
         returned = attach.returns if returns else None
         written = with_upper_halves(args, probe, returned, user=target.kind.in_file)
+    if reason := too_many(len(written)):
+        return Unsupported(str(target), reason)
     layout = Layout(
         layout_id,
         probe.name,
@@ -137,6 +139,13 @@ def defined(
     uncounted = UNCOUNTED if fprobe and not kernel.counts_tracepoints else None
     reason = events_for(probe, attach, wanted) or uncounted
     return replace(spec, plan="events" if reason else "count", because=reason or COUNTED)
+
+
+def too_many(args: int) -> str | None:
+    """Return why an event cannot have so many arguments. Linux 6.1 drops further ones without an error."""
+    if args <= MOST_ARGS:
+        return None
+    return f"with those that the agent adds it has {args} arguments, of {MOST_ARGS} at most: fetch less"
 
 
 def described(

@@ -17,7 +17,7 @@ from kprobe_exporter.model.records import COMMON_COMM, VALUES, Layout
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg, ArgKind
 from kprobe_exporter.plan.event_fields import EventFields, recorded
-from kprobe_exporter.plan.function import described, layout_arg
+from kprobe_exporter.plan.function import described, layout_arg, too_many
 from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys
 from kprobe_exporter.plan.members import members_note, resolved, unlike, where_all_are_there
 from kprobe_exporter.plan.metric import COUNTED, events_for, residual
@@ -143,6 +143,8 @@ class _Tracepoint:
         for name in self.fields.thread_names(self.fields.named):
             arg = Arg(name, "str", field=recorded(name) if recorded(name) != name else "")
             args.append((f"{arg.shown}=${comm}:string", arg))
+        if refusal := too_many(len(args)):
+            return Unsupported(str(target), refusal)
         args.sort(key=lambda arg: arg[1].kind == "str")  # strings last: see function._event_args
         layout = Layout(
             layout_id,

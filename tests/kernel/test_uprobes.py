@@ -157,6 +157,19 @@ def test_calls_with_their_values(instance: Instance, program: Path, kind: Any) -
         assert counts.misses == {}
 
 
+def test_as_many_values_as_the_kernel_takes(instance: Instance, program: Path) -> None:
+    """MAX_TRACE_ARGS of kernel/trace/trace_probe.h is 128."""
+    fetch = {f"a{number}": f"$arg1:u{8 << number % 4}" for number in range(128)}
+    every = Metric("counter", "calls_total", "help", None, (Label("a127", "a127"),))
+    with enabled(instance, planned("enter", f"uprobe:{program}:twice", metrics=(every,), fetch=fetch)) as (
+        probe,
+    ):
+        run(program)
+        probe.disable()
+        records = list(by_text(instance, [probe.layout]))
+        assert of(probe, records, *fetch) == [(turn,) * 128 for turn in range(TIMES)]
+
+
 def test_what_is_only_counted_writes_no_event(instance: Instance, program: Path) -> None:
     with enabled(
         instance,

@@ -56,6 +56,15 @@ def test_a_definition(way: Attach, line: str, args: tuple[Arg, ...]) -> None:
     assert (parsed.kind, parsed.returns) == (ProbeKind.FPROBE, way.target.kind.is_return)
 
 
+@pytest.mark.parametrize("to", ["kprobe:f", "fentry:f"])
+def test_arguments_that_the_agent_adds_count(to: str) -> None:
+    many = {f"a{number}": "$arg1:u8" for number in range(128)}
+    assert len(spec(attach(to, **many)).layout.args) == 128
+    made = plan(attach(to, None, 'comm == "x"', **many))
+    assert isinstance(made, Unsupported)
+    assert made.reason == "with those that the agent adds it has 129 arguments, of 128 at most: fetch less"
+
+
 def test_maxactive() -> None:
     assert spec(attach("fexit:f", "int"), maxactive=7).verb == "f7"
     assert spec(attach("fentry:f"), maxactive=7).verb == "f"
