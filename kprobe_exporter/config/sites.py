@@ -171,7 +171,7 @@ class AlternativeBuilder:
         if kind is Kind.TRACEPOINT:
             return
         own: dict[str, FieldType] = {"symbol": STRING}
-        if kind in (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL):
+        if kind in (Kind.KRETPROBE, Kind.FEXIT) or (kind is Kind.CALL and self.target.is_call):
             own["caller"] = STRING
         if kind in (Kind.UPROBE, Kind.URETPROBE, Kind.UCALL) and not self.target.offset:
             own["caller"] = _U64  # the agent makes a name of it for a label

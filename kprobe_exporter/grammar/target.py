@@ -55,6 +55,19 @@ NO_RETURN = {
 the number of the system call to -1 (arch/x86/kernel/signal_64.c and uprobes.c, forget_syscall() of
 arch/arm64), for which the kernel writes no event (kernel/trace/trace_syscalls.c). They do so on 6.18."""
 
+NEVER_RETURN = frozenset(
+    """
+    __module_put_and_kthread_exit complete_and_exit cpu_startup_entry do_exit do_group_exit do_task_dead
+    kthread_complete_and_exit kthread_exit make_task_dead nmi_panic_self_stop panic panic_smp_self_stop
+    stop_this_cpu sys_exit sys_exit_group usercopy_abort vpanic
+    """.split()
+)
+"""Functions of the kernel that never return, of tools/objtool/noreturns.h; BTF does not tell."""
+
+_ARCHITECTURE = re.compile(
+    r"__[a-z0-9]+_(?=sys_)"
+)  # before the functions behind system calls: __x64_sys_exit
+
 _HALVES = {Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE), Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE)}
 
 LONGEST = 1024
@@ -126,8 +139,21 @@ class Target:
 
     @property
     def no_return(self) -> str | None:
-        """The reason why a system call has no return event, so that it is its entry alone; else None."""
-        return NO_RETURN.get(self.symbol) if self.kind is Kind.SYSCALL else None
+        """The reason why a function or a system call has no return event; None if it has one.
+
+        A call of it is its entry alone, and a probe of its return never fires.
+        """
+        if self.kind is Kind.SYSCALL:
+            return NO_RETURN.get(self.symbol)
+        of_kernel = self.kind in (Kind.CALL, Kind.KRETPROBE, Kind.FEXIT) and not self.module
+        return (
+            "it never returns" if of_kernel and _ARCHITECTURE.sub("", self.symbol) in NEVER_RETURN else None
+        )
+
+    @property
+    def is_entry_alone(self) -> bool:
+        """Whether it is a call without a return event."""
+        return self.no_return is not None and not self.kind.is_return
 
     @property
     def is_call(self) -> bool:

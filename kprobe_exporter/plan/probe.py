@@ -138,7 +138,22 @@ def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
 def _single(
     kernel: Kernel, layout_ids: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
 ) -> list[ProbeSpec | Unsupported]:
-    """Return what to try for one event, in order."""
+    """Return what to try for one event, in order. A call without a return event is its entry."""
+    written = attach.target
+    planned = partial(_planned, kernel, layout_ids, max_series, probe)
+    if written.no_return is None:
+        return planned(attach, wanted)
+    if written.kind.is_return:
+        entry = replace(written, kind=Kind.FENTRY if written.kind is Kind.FEXIT else Kind.KPROBE)
+        return [Unsupported(str(written), f"{written.no_return}: probe its entry, {entry}")]
+    ways = planned(replace(attach, target=written.halves[0]), wanted)
+    return [_entry_alone(way, written) for way in ways]
+
+
+def _planned(
+    kernel: Kernel, layout_ids: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
+) -> list[ProbeSpec | Unsupported]:
+    """Return what to try for one event, whose target is what is attached to."""
     written, note, names = attach.target, "", FieldWords()
     attach = replace(attach, filter=in_kernels_words(attach.filter) if attach.filter else None)
     try:
@@ -154,9 +169,7 @@ def _single(
     except (ProbeRefused, GrammarError) as error:
         return [Unsupported(str(written), str(error))]
     if attach.target.kind.on_event:
-        event = written.halves[0] if written.no_return else attach.target
-        ways = tracepoint_specs(probe, replace(attach, target=event), wanted, kernel, layout_ids, max_series)
-        return [_entry_alone(way, written) if written.no_return else way for way in ways]
+        return tracepoint_specs(probe, attach, wanted, kernel, layout_ids, max_series)
     wanted = {COMMON.get(name, name) for name in wanted}  # other events have no fields of these names
     if attach.target.kind.in_file:
         in_file = usdt_spec if attach.target.kind is Kind.USDT else user_spec
@@ -176,7 +189,7 @@ def _single(
 
 
 def _entry_alone(way: ProbeSpec | Unsupported, written: Target) -> ProbeSpec | Unsupported:
-    """Return the entry of a system call without a return event, as that system call."""
+    """Return the entry of a call without a return event, as that call."""
     if isinstance(way, Unsupported):
         return way._replace(target=str(written))
     name, note = written.symbol, f"only its entry is traced: {written.no_return}"

@@ -70,9 +70,9 @@ class Resolver:
     def matching(self, target: Target, most: int) -> list[Target]:
         """Return the current matches of a pattern, sorted; raises ProbeRefused for 0 or more than ``most``.
 
-        Functions match if they are traceable and not on the blacklist of kprobes. A compiler's clone
-        (``f.isra.0``) is a match of its own, since it is called separately. A name that several
-        functions share occurs once; the kernel refuses it.
+        Functions match if they are traceable and not on the blacklist of kprobes; for a call or a return they
+        also have to return. A compiler's clone (``f.isra.0``) is a match of its own, since it is called
+        separately. A name that several functions share occurs once; the kernel refuses it.
         """
         if target.kind is Kind.TRACEPOINT:
             matches = matcher(target.event)
@@ -80,6 +80,7 @@ class Resolver:
             what = "tracepoint"
         else:
             found = [replace(target, symbol=name, module=module) for name, module in self._functions(target)]
+            found = [one for one in found if one.no_return is None]
             what = "function"
         if not found:
             raise ProbeRefused(f"'{target}' matches no {what}{self._instead(target)}.")

@@ -186,7 +186,7 @@ def _defined(words: Sequence[str]) -> TraceRequest:
 
 def _attached(target: Target, arguments: list[str]) -> TraceRequest:
     """Make a request of an attach string and the fetch arguments that follow it."""
-    target = target.halves[0] if target.no_return else target
+    target = target.halves[0] if target.is_entry_alone else target
     name = event_name(target.event or (f"{target.path}:" if target.path else "") + target.symbol)
     name = name.strip("_") or "every" if target.is_pattern else name
     if target.path and not target.symbol:

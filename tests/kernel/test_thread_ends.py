@@ -141,6 +141,36 @@ probes:
     assert "only its entry is traced: it never returns" in agent.get("/probe/exit")
 
 
+@pytest.mark.needs("kprobe_events")
+def test_calls_of_functions_that_never_return(start_agent: StartAgent, program: Path) -> None:
+    """They are counted at their entry, and none is lost."""
+    agent = start_agent("""
+probes:
+  - {name: calls, attach: "call:do_exit"}
+  - name: codes
+    attach: "call:do_exit"
+    fetch: {code: "$arg1:u64"}
+    metrics: [{counter: codes_total, labels: [code], where: code == 1792}]
+  - {name: exits, attach: "call:sys_exit_group"}
+  - {name: returns, attach: "kretprobe:do_exit", optional: true}
+""")
+    for _ in range(TIMES):
+        assert subprocess.run([program, "signal", "1"], check=False).returncode == 7
+
+    def told() -> bool:
+        metrics = agent.scrape()
+        assert lost(agent) == {}
+        return (
+            metrics.value("kprobe_codes_total", code=str(7 << 8)) >= TIMES
+            and metrics.value(HITS, probe="exits") >= TIMES
+            and metrics.value(HITS, probe="calls") >= 2 * TIMES  # each process has a second thread
+        )
+
+    eventually(told)
+    assert agent.scrape().value("kprobe_exporter_probe_absent", probe="returns") == 1
+    assert "only its entry is traced: it never returns" in agent.get("/probe/calls")
+
+
 @pytest.mark.needs("kprobe_events", "initial_pid_namespace")
 def test_an_exec_by_another_thread_than_the_leader(start_agent: StartAgent, program: Path) -> None:
     """The thread gets the leader's id. A process that gets its former id ends none of its calls."""

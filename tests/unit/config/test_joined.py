@@ -411,6 +411,19 @@ def test_return_of_a_system_call_without_one_refused(
     refused_probe(f"attach: 'syscall:exit', {more}", expected)
 
 
+@pytest.mark.parametrize("to", ["call:do_exit", "call:sys_exit_group", "call:__x64_sys_exit"])
+def test_call_of_a_function_that_never_returns_is_one_event(
+    config: Load, refused_probe: Refused, to: str
+) -> None:
+    whole = attached(config, f"attach: '{to}', fetch: {{code: '$arg1:u64'}}, filter: code == 9")
+    assert (str(whole.target), whole.end, whole.begins, whole.returns) == (to, None, (), None)
+    assert whole.filter == "code == 9"
+    for field in ("duration", "return"):
+        metric = f"{{counter: x_total, value: ¦{field}}}"
+        expected = f"metrics[0].value: there is no '{field}' at {to}: it never returns"
+        refused_probe(f"attach: '{to}', metrics: [{metric}]", expected)
+
+
 @pytest.mark.parametrize(
     ("attach", "written", "expected"),
     [

@@ -9,10 +9,11 @@ import pytest
 
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Attach, Metric
-from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.grammar.target import NEVER_RETURN, Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, Kernel, plan_probe
+from tests.support.kernel_formats import RELEASES, saved
 from tests.support.planned import attach, counter, formats, probe
 
 
@@ -89,6 +90,37 @@ def test_system_call_without_return_is_planned_as_its_entry(
     )
     entry = (spec.system, spec.event) if plan == "count" else tuple(spec.body.split()[0].split("."))
     assert entry == ("syscalls", "sys_enter_exit")
+
+
+@pytest.mark.parametrize("name", ["do_exit", "sys_exit_group"])
+def test_call_of_a_function_that_never_returns_is_its_entry(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"probes: [{{name: p, attach: 'call:{name}'}}]")
+    [made] = load([file], DECODERS).probes
+    [spec] = plan_probe(made, "ns", DECODERS, X86, itertools.count()).alternatives
+    assert isinstance(spec, ProbeSpec)
+    function = f"__x64_{name}" if name.startswith("sys_") else name
+    assert (spec.file, spec.verb, spec.body) == ("kprobe_events", "p", function)
+    assert (spec.kind, spec.target, spec.symbol, spec.plan) == ("call", f"call:{name}", name, "count")
+    assert spec.because.startswith("nothing but hits is asked for")
+    assert spec.because.endswith("only its entry is traced: it never returns")
+
+
+@pytest.mark.parametrize(("kind", "entry"), [("kretprobe", "kprobe"), ("fexit", "fentry")])
+def test_return_of_a_function_that_never_returns_is_unsupported(kind: str, entry: str) -> None:
+    found = planned(attach(f"{kind}:do_exit", "long"), X86)
+    assert found == Unsupported(f"{kind}:do_exit", f"it never returns: probe its entry, {entry}:do_exit")
+    assert isinstance(planned(attach(f"{kind}:ext4:do_exit", "long"), X86), ProbeSpec)
+
+
+def test_functions_that_never_return_are_those_of_kernels() -> None:
+    """Each is traceable on one of the saved kernels, under the name of its architecture."""
+    known = {
+        line.split()[0].removeprefix(b"__x64_").decode()
+        for release in RELEASES
+        for line in saved(release)["tracefs/available_filter_functions"].splitlines()
+    }
+    assert known >= NEVER_RETURN
 
 
 def test_unknown_system_call_without_return_is_unsupported() -> None:

@@ -122,6 +122,19 @@ def test_a_pattern_that_is_refused(written: str, most: int, said: str) -> None:
     assert said in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("kprobe", ["do_exit", "do_open"]),
+        ("call", ["do_open"]),
+        ("kretprobe", ["do_open"]),
+        ("fexit", ["do_open"]),
+    ],
+)
+def test_a_pattern_of_returns_leaves_out_what_never_returns(kind: str, found: list[str]) -> None:
+    assert matching(f"{kind}:do_*", traceable=b"do_exit\ndo_open\n") == [f"{kind}:{one}" for one in found]
+
+
 def test_without_the_list_there_are_no_patterns() -> None:
     with pytest.raises(ProbeRefused, match="does not list its functions"):
         matching("kprobe:vfs_*", traceable=None)
