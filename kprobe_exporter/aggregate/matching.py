@@ -54,7 +54,7 @@ class ByStack:
         self.begun += 1
         place = of(first)
         if place is None:
-            self._opened.unpaired[self._layout_id] += 1
+            self._opened.lose(self._layout_id, first)
         else:
             key = (self._layout_id, first[TID], place >> REGION)
             self._opened.put(key, place, first)
@@ -121,7 +121,7 @@ class ByKey:
         self.begun += 1
         key = (self._layout_id, *of(first))
         if None in key:
-            self._opened.unpaired[self._layout_id] += 1
+            self._opened.lose(self._layout_id, first)
         else:
             self._opened.put(key, 0, first)
 
@@ -152,7 +152,7 @@ def joiner(join: Join, opened: OpenCalls) -> Make:
         if now > opened.next_loss:
             opened.advance(now)
         if begun < opened.broken_until or begun > now:
-            opened.unpaired[layout_id] += 2
+            opened.lose(layout_id, first, halves=2)
             return None
         return joined(first, second)
 

@@ -1,6 +1,7 @@
 """The open first halves of calls and pairs, the losses after which they are not joined, and their nesting."""
 
 from collections import Counter
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, TypeAlias
@@ -27,15 +28,16 @@ class OpenCalls:
 
     ``lists`` holds them by the values that they share with their second halves, each after its place on the
     stack. No list is empty, and places fall along it; by ``key`` they are all 0, so there is one entry.
-    ``unpaired`` counts halves by the joined layout_id.
+    ``unpaired`` counts halves by the joined layout_id. ``only`` has the test of `Join.only` by layout_id.
     """
 
-    __slots__ = ("_losses", "_most", "broken_until", "lists", "next_loss", "number", "unpaired")
+    __slots__ = ("_losses", "_most", "broken_until", "lists", "next_loss", "number", "only", "unpaired")
 
     def __init__(self, most: int) -> None:
         self.lists: dict[Key, list[tuple[int, Record]]] = {}
         self.number = 0
         self.unpaired: Counter[int] = Counter()
+        self.only: dict[int, Callable[[Record], bool]] = {}
         self.broken_until, self.next_loss = -NEVER, NEVER
         self._most = most
         self._losses: list[tuple[int, int]] = []
@@ -107,8 +109,14 @@ class OpenCalls:
     def _leave(self, key: Key, ended: list[tuple[int, Record]]) -> None:
         """Count these calls as no longer open, and as unpaired if the thread made them."""
         self.number -= len(ended)
-        if own := sum(first[LAYOUT_ID] != INHERITED for _, first in ended):
-            self.unpaired[key[0]] += own
+        for _, first in ended:
+            self.lose(key[0], first)
+
+    def lose(self, joined: int, first: Record, halves: int = 1) -> None:
+        """Count halves as unpaired, if the thread made the call and the join's filter may let it pass."""
+        only = self.only.get(first[LAYOUT_ID])
+        if first[LAYOUT_ID] != INHERITED and (only is None or only(first)):
+            self.unpaired[joined] += halves
 
     def tell(self, loss: Loss) -> None:
         losses = self._losses

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.aggregate.matching import ByKey, ByStack, Make, joiner, of_half
 from kprobe_exporter.aggregate.open_calls import NestedCalls, OpenCalls
+from kprobe_exporter.aggregate.recipes import passes
 from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
 
 Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
@@ -34,6 +35,7 @@ class Pairing:
       reported loss: the return of a call (or its thread exited in it), and the entry of a later call of the
       thread at exactly the same depth. With a wrong distance, only calls within 64 bytes of stack are paired.
     - By ``key``, a pair is a first half and the next second half, with no first half in between.
+    - First halves that do not pass `Join.only` are never unpaired.
     - Where ``threads`` is told of them, a thread's exit or exec ends its calls: they are unpaired.
 
     At most ``most_open`` first halves are open, over all joins. Beyond that, whole lists are dropped (a
@@ -86,6 +88,8 @@ class Pairing:
                     f"layout_id {layout_id} of the join {join.layout.event!r} is a half of another join"
                 )
         self._takes |= takes
+        if join.only is not None:
+            self._opened.only |= {begin.layout_id: passes(begin, join.only) for begin in join.begins}
         self._begun_by |= {begin.layout_id: way for begin in join.begins}
         self._ends.add(join.end.layout_id)
         self._ways[join.layout.layout_id] = way
@@ -136,6 +140,7 @@ class Pairing:
         for layout in (*join.begins, join.end):
             self.unwatch(layout)
             self._begun_by.pop(layout.layout_id, None)
+            self._opened.only.pop(layout.layout_id, None)
         if self._nested is not None:
             self._nested.hide(join)
 

@@ -70,6 +70,25 @@ def has_match(condition: Condition) -> bool:
     return condition[0] == "match" or any(has_match(part) for part in parts(condition))
 
 
+def fields_of(condition: Condition) -> frozenset[str]:
+    """Return the names of the fields that it reads."""
+    match condition:
+        case ("number" | "text" | "match" | "field", name, *_):
+            return frozenset({name})
+    return frozenset[str]().union(*map(fields_of, parts(condition)))
+
+
+def decided_by(condition: Condition, names: Collection[str]) -> Condition | None:
+    """Return the operands of its ``all`` that read only fields of these names; None without any.
+
+    Where they do not hold, the condition does not hold either.
+    """
+    if condition[0] == "all":
+        decided = tuple(one for part in condition[1] if (one := decided_by(part, names)))
+        return ("all", decided) if decided else None
+    return condition if fields_of(condition) <= set(names) else None
+
+
 def parts(condition: Condition) -> tuple[Condition, ...]:
     """Return the operands that are conditions or values themselves."""
     match condition:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.model.aggregation import RecordFilter, Refused, Tally
+from kprobe_exporter.model.aggregation import RecordFilter, Refused, Tally, Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.stacks import Addresses, Stack, StackTally
 from kprobe_exporter.model.values import Arg, ReturnType, Words
@@ -178,7 +178,8 @@ class Join(NamedTuple):
     An argument is the first event's if that has it, else the second's; ``duration`` is the nanoseconds
     between the two. ``by`` says how events are paired: ``stack`` pairs a function's entry and return by
     thread and STACK_POINTER; ``key`` pairs an end with the latest first event that has equal values of the
-    fields ``key``.
+    fields ``key``. ``only`` is the part of the joined records' filter that the first event decides: an event
+    that does not pass it is no loss where its second half is missing.
     """
 
     layout: Layout
@@ -186,6 +187,7 @@ class Join(NamedTuple):
     end: Layout
     by: Literal["stack", "key"]
     key: tuple[str, ...] = ()
+    only: Where | None = None
 
 
 class Emission(NamedTuple):

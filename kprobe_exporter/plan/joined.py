@@ -1,6 +1,6 @@
 """A call or a pair: how each of its events could be attached, and how they are joined to one record."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,8 +9,8 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import in_nanoseconds
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.condition import Computed
-from kprobe_exporter.model.records import COMMON, STACK_POINTER, Join, Layout
+from kprobe_exporter.model.condition import Computed, decided_by, fields_of
+from kprobe_exporter.model.records import COMMON, PLACES, STACK_POINTER, Join, Layout
 from kprobe_exporter.model.specs import Plan, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import residual
@@ -66,7 +66,8 @@ class JoinedSpec:
         layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, args, end.returns)
         words = tuple({**dict(end.names), **dict(begins[0].names)}.items())
         layout = replace(layout, absent=self.absent, computed=self.computed, names=words)
-        return Join(layout, tuple(begins), end, self.by, self.key)
+        first = {arg.name for arg in shared} | PLACES.keys() - {"caller"}
+        return Join(layout, tuple(begins), end, self.by, self.key, _decided(self.residual_filter, first))
 
 
 def joined_spec(
@@ -109,6 +110,12 @@ def joined_spec(
         _residual(attach.filter),
         absent=attach.absent,
     )
+
+
+def _decided(where: Where | None, names: Set[str]) -> Where | None:
+    """Return the part of a filter that these fields decide."""
+    condition = decided_by(where.condition, names) if where else None
+    return Where(tuple(sorted(fields_of(condition))), condition) if condition else None
 
 
 def _residual(text: str | None) -> Where | None:

@@ -24,6 +24,7 @@ cdef struct Part:
     uint32_t nkeys
     Place* keys
     int32_t thread_key  # which key is the thread's id, or -1
+    int32_t only  # the condition of a first half without which it is no loss, or -1
     uint8_t stacks  # which stacks that come after it are counted with it
 
 
@@ -87,18 +88,19 @@ cdef bint _begin_half(Open* open, const Part* part, const Rec* rec, uint8_t* scr
     cdef Num place
     cdef uint32_t length
     cdef int32_t thread_at = 0
+    cdef bint excluded = part.only >= 0 and _meets(<const Node*>rec.nodes, part.only, rec) != YES
     slot.begun += 1
     if slot.by_stack:
         if not _number(&part.first, rec, &place):
-            slot.unpaired += 1
+            slot.unpaired += not excluded
             return True
         _stack_key(scratch, rec.tid, place.lo)
-        return _put(open, part.slot, part.way, rec, place.lo, scratch, STACK_KEY, 0)
+        return _put(open, part.slot, part.way, rec, place.lo, scratch, STACK_KEY, 0, excluded)
     length = _values_key(part, rec, scratch, &thread_at)
     if length == 0:
-        slot.unpaired += 1
+        slot.unpaired += not excluded
         return True
-    return _put(open, part.slot, part.way, rec, 0, scratch, length, thread_at)
+    return _put(open, part.slot, part.way, rec, 0, scratch, length, thread_at, excluded)
 
 
 cdef OpenHalf* _end_half(Open* open, const Part* part, const Rec* rec, uint8_t* scratch) noexcept nogil:
@@ -125,7 +127,8 @@ cdef OpenHalf* _end_half(Open* open, const Part* part, const Rec* rec, uint8_t* 
         _advance(open, rec.time)
     if half.time >= open.broken_until and half.time <= rec.time:
         return half
-    slot.unpaired += 2
+    if not half.excluded:
+        slot.unpaired += 2
     _free_half(open, half)
     return NULL
 

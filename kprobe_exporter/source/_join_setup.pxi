@@ -101,6 +101,10 @@ cdef class JoinSetup(Recording):
                 self._way_ids.append(join.layout.layout_id)
                 self._makes.append(make)
                 at += 1
+                if first is not None:
+                    self._kinds[<uint32_t>self._numbers[first.layout.layout_id]].part.only = (
+                        -1 if join.only is None else _add_nodes(nodes, [join.only.condition], first)
+                    )
                 if first is None or end is None:
                     continue  # such a record does not come
                 shape = Halves(join.layout, first, end)

@@ -64,6 +64,7 @@ cdef struct OpenHalf:  # the bytes of its record follow, and those of its stack
     int32_t tid
     int32_t cpu
     int32_t way
+    bint excluded  # by its join's filter, so that it is no loss
     uint32_t length  # of both
     uint32_t stack_length
     Enclosing* enclosing  # NULL if its join encloses nothing

@@ -24,8 +24,8 @@ cdef inline OpenHalf* _take_half(Open* open, OpenList* one) noexcept nogil:
 
 
 cdef inline void _leave(Open* open, OpenList* one, OpenHalf* half) noexcept nogil:
-    """Count a half that was taken out as unpaired, if its thread made it."""
-    if half.way != INHERITED:
+    """Count a half that was taken out as unpaired, if its thread made it and it may pass the filter."""
+    if half.way != INHERITED and not half.excluded:
         open.slots[one.slot].unpaired += 1
     _free_half(open, half)
 
@@ -98,7 +98,7 @@ cdef OpenHalf* _new_half(const Rec* rec, int32_t way, uint64_t place) noexcept n
 
 cdef bint _put(
     Open* open, uint32_t slot, int32_t way, const Rec* rec, uint64_t place,
-    const uint8_t* key, uint32_t length, int32_t thread_at
+    const uint8_t* key, uint32_t length, int32_t thread_at, bint excluded
 ) noexcept nogil:
     """Open a half; False if there is no memory. Those at its place or below have ended."""
     cdef uint64_t hash = _hash(key, length, open.seed ^ slot)
@@ -107,6 +107,7 @@ cdef bint _put(
     cdef OpenList* one
     if half == NULL:
         return False
+    half.excluded = excluded
     if nesting.encloses and not _enclose(open, half, nesting):
         free(half)
         return False

@@ -100,6 +100,17 @@ def test_calls_of_a_function_that_does_not_return(calls: AgentProcess, program: 
         assert metrics.value(EVENTS, probe=probe) == 0
 
 
+def test_calls_that_the_filter_excludes_are_no_loss(start_agent: StartAgent, program: Path) -> None:
+    agent = start_agent(f"""
+probes:
+  - {{name: excluded, attach: "ucall:{program}:outer", fetch: {{how: "$arg1:s32"}}, filter: how == 3}}
+  - {{name: leaves, attach: "ucall:{program}:leaves", fetch: {{how: "$arg1:s32"}}, filter: how == 1}}
+""")
+    subprocess.run([program, "exit", str(TIMES), "/bin/true"], check=True)
+    eventually(lambda: agent.scrape().value(HITS, probe="excluded") == TIMES)
+    eventually(lambda: lost(agent) == {"unpaired": TIMES})  # those of leaves()
+
+
 def test_a_fork_within_a_call(calls: AgentProcess, program: Path) -> None:
     """The child returns from the calls that its parent made: these are no calls, and none is lost."""
     subprocess.run([program, "fork", str(TIMES)], check=True)
@@ -124,6 +135,7 @@ probes:
     attach: "syscall:exit_group"
     fetch: {{code: error_code}}
     metrics: [{{counter: codes_total, labels: [code], where: code == 7}}]
+  - {{name: none, attach: "syscall:exit_group", fetch: {{code: error_code}}, filter: code == 99}}
   - {{name: rt_sigreturn, attach: "syscall:rt_sigreturn"}}
   - {{name: exit, attach: "syscall:exit"}}
 """)

@@ -140,10 +140,10 @@ COMPUTED = (computed("speed", "size * 1000 / (duration % 7)"), computed("sum", "
 JOINS = {
     one.layout.layout_id: one
     for one in (
-        joined(60, [CALL], BACK),
+        joined(60, [CALL], BACK)._replace(only=condition("size >= 0")),
         joined(61, [USER_CALL], USER_BACK),
-        joined(62, [FIRST, FIRST_TOO], LAST, ("dev", "name")),
-        joined(63, [ENTERED], LEFT, ("tid",)),
+        joined(62, [FIRST, FIRST_TOO], LAST, ("dev", "name"))._replace(only=condition('name != "bb"')),
+        joined(63, [ENTERED], LEFT, ("tid",))._replace(only=condition("tid != 8 && size < 2")),
         joined(64, [RUN, RUN_AGAIN], RUN_ENDED, ("tid",)),
     )
 }

@@ -8,8 +8,10 @@ import pytest
 from kprobe_exporter.aggregate.matching import FARTHEST
 from kprobe_exporter.aggregate.open_calls import MOST_LOSSES
 from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.records import STACK_POINTER, TIME, VALUES, Batch, Join, Layout, Loss, Record
 from kprobe_exporter.model.values import Arg
+from kprobe_exporter.plan.metric import where
 
 
 def args(*names: str) -> tuple[Arg, ...]:
@@ -49,6 +51,19 @@ def new(time: int, pid: int | None) -> Record:
 
 def switch(time: int, pid: int | None) -> Record:
     return (13, time, 1, 2, 2, None, b"bash", pid)
+
+
+def test_halves_that_the_filter_excludes_are_no_loss() -> None:
+    """The kernel may lose what it likes of them; those that may pass are unpaired as ever."""
+    pairing = Pairing([BY_STACK._replace(only=where(parse_formula("fd == 4")))])
+    assert paired(pairing, entry(1), entry(2), entry(3, pointer=None)) == ([], 0)
+    loss = Loss(0, 4, 5)
+    assert paired(pairing, ret(6), losses=(loss,)) == ([], 0)
+    assert paired(pairing, entry(10, fd=4), entry(11, fd=4)) == ([], 1)
+    pairing.reset(BY_STACK)
+    assert paired(pairing) == ([], 1)
+    ended, unpaired = paired(pairing, entry(20), ret(25))
+    assert ([record[VALUES + 2] for record in ended], unpaired) == ([5], 0)
 
 
 def paired(pairing: Pairing, *records: Record, losses: tuple[Loss, ...] = ()) -> tuple[list[Record], int]:

@@ -266,6 +266,25 @@ def test_a_join_is_of_the_layouts_that_were_installed(joined: Callable[..., Join
     assert join.layout.returns.name == "int"
 
 
+@pytest.mark.parametrize(
+    ("rest", "only"),
+    [
+        ("filter: 'n > 3'", ("n",)),
+        ("filter: 'n > 3 && return < 0 && comm == \"x\" && duration > 1'", ("comm", "n")),
+        ("filter: 'n > 3 || return < 0'", None),
+        ("filter: 'common_cpu == 1'", ("common_cpu",)),
+        ("filter: 'common_pid == 3'", None),  # the kernel filters both events
+        ("", None),
+    ],
+)
+def test_what_the_first_event_decides_of_the_filter(
+    joined: Callable[..., JoinedSpec], rest: str, only: tuple[str, ...] | None
+) -> None:
+    spec = joined(f"attach: 'call:f', fetch: {{n: '$arg1:u64'}}, returns: int, {rest}")
+    decided = spec.join([way.layout for way in first(spec)]).only
+    assert (decided and decided.fields) == only
+
+
 def test_a_tracepoints_own_event_has_the_key_too(joined: Callable[..., JoinedSpec]) -> None:
     """Without eprobes, only the fields that a metric or the pair's key needs are read."""
     spec = joined(RUNQ.replace("who: next_comm", "who: next_comm, prio: next_prio"))
