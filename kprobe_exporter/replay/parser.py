@@ -27,6 +27,12 @@ LOOSE = re.compile(rb"[ \t]*+[^\n]{0,15}" + PREFIX)
 
 STACK = re.compile(rb"<(?:user )?stack trace>[ \t]*\n")
 LOST = re.compile(rb"[ \t]*CPU:(\d{1,10}) \[LOST (?:(\d{1,20}) )?EVENTS\][ \t]*\n")
+HEADER = re.compile(
+    rb"[ \t]*# (?:entries-in-buffer/entries-written: |latency: \d{1,20} us, #)(\d{1,20})/(\d{1,20})\b"
+)
+"""The numbers in the header of ``trace``, of all CPUs also in ``per_cpu/cpuN`` (print_event_info() of
+kernel/trace/trace.c); events that were written and are not in the buffer were overwritten."""
+
 NOTHING = re.compile(rb"[ \t\r]*(?:#[^\n]*)?\n")
 """A blank line, or a comment: the header of ``trace``, ``##### CPU 0 buffer started ####``."""
 
@@ -71,6 +77,33 @@ class SavedBatch(Batch):
     ambiguous: int = 0
 
 
+@dataclass(slots=True)
+class _Losses:
+    """The events that one ring buffer lost, each reported once.
+
+    LOST lines and headers both come from the buffer's ``overrun``, which only grows: the larger is the loss.
+    """
+
+    lines: int = 0  # the sum of the LOST lines
+    header: int = 0  # the loss by the headers
+    written: int = 0  # the last header's number
+
+    def add_line(self, events: int) -> int:
+        """Return by how many events this LOST line increases the loss."""
+        before = max(self.lines, self.header)
+        self.lines += events
+        return max(self.lines, self.header) - before
+
+    def add_header(self, entries: int, written: int) -> int:
+        """Return by how many events this header increases the loss."""
+        if written < self.written:  # the buffer was cleared, or it is another one
+            self.lines = self.header = 0
+        before = max(self.lines, self.header)
+        self.written = written
+        self.header = max(self.header, written - entries)
+        return max(self.lines, self.header) - before
+
+
 class SavedParser:
     """Turns saved text of any kernel since 2.6.33 into batches of records, and learns the layouts from it.
 
@@ -89,6 +122,7 @@ class SavedParser:
         self._taught = 0
         self._read: dict[tuple[bytes, bool], _Read] = {}
         self._stacks = StackAssembler()
+        self._losses = _Losses()
         self._rest = b""
 
     def feed(self, data: bytes) -> SavedBatch:
@@ -125,8 +159,10 @@ class SavedParser:
         after = data.index(b"\n", found.end() if found else at) + 1
         if found is None or after - at > LONGEST:
             if lost := LOST.match(data, at):
-                batch.lost += int(lost[2] or 0)
+                batch.lost += self._losses.add_line(int(lost[2] or 0))
                 self._stacks.forget(int(lost[1]))
+            elif header := HEADER.match(data, at, after):
+                batch.lost += self._losses.add_header(int(header[1]), int(header[2]))
             elif not NOTHING.match(data, at):
                 batch.unparsed += 1
         elif stack := STACK.match(data, found.end(), after):

@@ -97,7 +97,6 @@ class Replay:
         summary.unclear += batch.ambiguous
         summary.lost += batch.lost
         self._aggregator.consume(batch)
-        # LOST lines and overrun report the same loss; a file has only the former.
         self._aggregator.update_kernel(KernelCounts(lost={"overrun": summary.lost}))
 
     def _seen(self, family: Family) -> Family:

@@ -58,6 +58,8 @@ def test_errors_by_name() -> None:
 def test_cut_lines_and_lost_events() -> None:
     result = replay(DOCUMENTS / "tracing-in-linux.txt")
     assert re.match(rb"148 lines: 18 events, 0 stacks, \d+ rejected, 4 cut;", result.stderr)
+    assert b"; 951003 events lost by the kernel\n" in result.stderr
+    assert b'kprobe_exporter_events_lost_total{reason="overrun"} 951003.0\n' in result.stdout
     found = metrics(FIXTURES / "6.12/trace_pipe/lost.txt")
     assert found.value("kprobe_exporter_events_lost_total", reason="overrun") == 1870
     assert found.value("kprobe_exporter_events_total", probe="cap_open_ret") == 2 + 2000 + 2 - 1870

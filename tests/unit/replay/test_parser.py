@@ -19,6 +19,10 @@ NEW = b"            bash-1234    [001] .....    12.345678: "
 """Since Linux 5.14: digits alone are a decimal number."""
 
 
+HEADER = b"# entries-in-buffer/entries-written: %d/%d   #P:2\n"
+LOST = b"CPU:1 [LOST %d EVENTS]\n"
+
+
 def arguments(data: bytes) -> dict[str, Value]:
     """Return the arguments of the only event, which must not be cut."""
     read = Read(data)
@@ -247,6 +251,11 @@ def test_what_is_a_return_value(body: bytes, value: object, ambiguous: int) -> N
         (b"[LINE TOO BIG]\n", 1, 0),
         (b"# tracer: nop\n#\n  #      | |       |\n", 0, 0),
         (b"##### CPU 1 buffer started ####\n", 0, 0),
+        (HEADER % (3, 336094), 0, 336091),
+        (b" \t" + HEADER % (5, 5), 0, 0),
+        (b"# latency: 0 us, #167/5387, CPU#0 | (M:PREEMPT(none) VP:0, KP:0, SP:0 HP:0 #P:2)\n", 0, 5220),
+        (HEADER % (9, 3), 0, 0),
+        (HEADER % (1, 10**30), 0, 0),
         (b"\n  \n\r\n", 0, 0),
         (b"prose that goes on\n", 1, 0),
         (OLD + b"mypro\n", 1, 0),
@@ -261,6 +270,21 @@ def test_other_lines(data: bytes, unparsed: int, lost: int) -> None:
     read = Read(data)
     assert read.events == []
     assert (read.batch.unparsed, read.batch.lost, read.batch.lines) == (unparsed, lost, data.count(b"\n"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "lost"),
+    [
+        # per_cpu/cpu0/trace and cpu1/trace of a live buffer: either header has the numbers of all CPUs.
+        ((HEADER % (167, 5387), HEADER % (200, 5500)), 5300),
+        ((HEADER % (1, 11), HEADER % (3, 4)), 11),  # cleared, or the buffer of another machine
+        ((LOST % 10, HEADER % (1, 11)), 10),  # trace_pipe, then trace: both tell the buffer's overrun
+        ((HEADER % (1, 11), LOST % 12), 12),
+        ((LOST % 10, HEADER % (1, 11), HEADER % (1, 4), LOST % 5), 15),
+    ],
+)
+def test_loss_counted_once(lines: tuple[bytes, ...], lost: int) -> None:
+    assert Read(*lines).batch.lost == lost
 
 
 @pytest.mark.parametrize(

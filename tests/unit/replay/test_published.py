@@ -78,6 +78,11 @@ def test_lines_that_a_terminal_cut() -> None:
     ]
 
 
+def test_loss_by_the_header() -> None:
+    assert b"# entries-in-buffer/entries-written: 4/951007 " in text("tracing-in-linux")
+    assert Read(text("tracing-in-linux")).batch.lost == 951007 - 4
+
+
 def test_system_calls() -> None:
     read = Read(text("tracing-in-linux"))
     calls = [event for event in read.events if event[0] != "myprobe"]
