@@ -28,10 +28,13 @@ NAME = rb"[A-Za-z_]\w{0,127}+"
 SYMBOL_LENGTH = rb"{1,511}+"
 """KSYM_NAME_LEN of include/linux/kallsyms.h. Names are stored, so they are bounded; values are not."""
 
-EVENT = re.compile(rb"(" + NAME + rb")(: |:\Z|\(| -> )")
+EVENT_NAME = rb"(?!0x)\d{0,127}+" + NAME
+"""A tracepoint's name may begin with a digit, as ``9p_client_req``. An address is that of trace_printk()."""
+
+EVENT = re.compile(rb"(" + EVENT_NAME + rb")(: |:\Z|\(| -> )")
 PLACE = rb"0x[0-9a-f]+/0x[0-9a-f]+(?: \[[^\]\s]+\])?"
 ADDRESS = re.compile(
-    rb"\((?:(?P<event>" + NAME + rb"\." + NAME + rb")"
+    rb"\((?:(?P<event>" + EVENT_NAME + rb"\." + EVENT_NAME + rb")"
     rb"|(?P<back>(?>(?:[^()\n<]|<(?!- ))+))<- (?P<function>[^()\s]" + SYMBOL_LENGTH + rb")[^()\n]*+"
     rb"|(?P<symbol>[^()\s+]" + SYMBOL_LENGTH + rb")\+" + PLACE + rb"[^()\n]*+"
     rb"|0x[0-9a-f]++[^()\n]*+)\)(?= |\Z)"

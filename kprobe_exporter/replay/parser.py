@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.model.records import Batch, Layout, Record
 from kprobe_exporter.model.values import Arg, Value
-from kprobe_exporter.replay.bodies import Argument, Form, Head, number, read_arguments, read_head
+from kprobe_exporter.replay.bodies import EVENT, Argument, Form, Head, number, read_arguments, read_head
 from kprobe_exporter.source.line_stacks import StackAssembler
 from kprobe_exporter.source.lines import LONGEST, NAME_COLUMNS
 from kprobe_exporter.source.walk import arguments_pattern
@@ -24,6 +24,10 @@ COLUMNS = re.compile(rb" (?s:.{15})" + PREFIX)
 
 LOOSE = re.compile(rb"[ \t]*+[^\n]{0,15}" + PREFIX)
 """The form after a copy: leading blanks are missing, or there are more of them."""
+
+SWALLOWED = re.compile(rb"-(?<= [^\n]{15}-)" + PREFIX.removeprefix(b"-") + EVENT.pattern)
+"""An event's line within another, which has no end: trace_printk() of a text without a newline, say. The
+pattern begins with a character, because a search for one is fast."""
 
 STACK = re.compile(rb"<(?:user )?stack trace>[ \t]*\n")
 LOST = re.compile(rb"[ \t]*CPU:(\d{1,10}) \[LOST (?:(\d{1,20}) )?EVENTS\][ \t]*\n")
@@ -70,9 +74,11 @@ Known: TypeAlias = tuple[tuple[Arg, ...], re.Pattern[bytes]]
 @dataclass(slots=True)
 class SavedBatch(Batch):
     """A batch, and what else the text held: ``cut`` are the indices of the records whose line ends too early;
-    ``ambiguous`` counts return values that may be decimal or hexadecimal."""
+    ``ambiguous`` counts return values that may be decimal or hexadecimal; ``swallowed`` counts the lines
+    within others, whose events are not counted."""
 
     lines: int = 0
+    swallowed: int = 0
     cut: list[int] = field(default_factory=list)
     ambiguous: int = 0
 
@@ -110,9 +116,10 @@ class SavedParser:
     An event's first line defines its arguments. Later lines are read by them, as LineParser does, so that a
     string with ``" x=`` in it is one string. A line that cannot be read by them redefines the arguments,
     because documents define one name again and again. ``learnt`` is called with each layout before its first
-    record. A value is a number only if it can be nothing else (``bodies.number``), else text. Any bytes give
-    records or a counted rejection, in time linear in the length of a line, and what is kept is bounded. Reads
-    about 100,000 lines a second, and four times as many of texts that came before. Not thread-safe.
+    record. A value is a number only if it can be nothing else (``bodies.number``), else text. If the first
+    line ends with CRLF, CRLF ends all lines. Any bytes give records or a counted rejection, in time linear in
+    the length of a line, and what is kept is bounded. Reads about 100,000 lines a second, and four times as
+    many of texts that came before. Not thread-safe.
     """
 
     def __init__(self, learnt: Callable[[Layout], None] = lambda _: None) -> None:
@@ -124,17 +131,28 @@ class SavedParser:
         self._stacks = StackAssembler()
         self._losses = _Losses()
         self._rest = b""
+        self._crlf: bool | None = None  # None until the first line has ended
+        self._return = b""  # a carriage return at the end of what was fed
 
     def feed(self, data: bytes) -> SavedBatch:
         """Return the records that end in ``data``; a line waits until the next line is there."""
-        return self._parse(self._rest + data, last=False)
+        return self._parse(self._rest + self._with_newlines(data), last=False)
 
     def finish(self) -> SavedBatch:
         """Return the records of the text that still waits."""
-        whole = self._rest if self._rest.endswith(b"\n") else self._rest + b"\n"
-        batch = self._parse(whole if self._rest else b"", last=True)
+        rest = self._rest + self._return
+        batch = self._parse(rest if rest.endswith(b"\n") or not rest else rest + b"\n", last=True)
         self._stacks.hand_over(batch)
         return batch
+
+    def _with_newlines(self, data: bytes) -> bytes:
+        """Return the data with CRLF as newlines, if the first line ends so."""
+        data = self._return + data
+        if self._crlf is None and (at := data.find(b"\n")) >= 0:
+            self._crlf = data.endswith(b"\r", 0, at)
+        at = len(data) - data.endswith(b"\r")
+        self._return = data[at:]
+        return data[:at].replace(b"\r\n", b"\n") if self._crlf else data[:at]
 
     def _parse(self, data: bytes, last: bool) -> SavedBatch:
         batch = SavedBatch()
@@ -156,7 +174,8 @@ class SavedParser:
             if after := self._stacks.frame(data, at, end):
                 return after
             found = LOOSE.match(data, at, end)
-        after = data.index(b"\n", found.end() if found else at) + 1
+        start = found.end() if found else at
+        after = data.index(b"\n", start) + 1
         if found is None or after - at > LONGEST:
             if lost := LOST.match(data, at):
                 batch.lost += self._losses.add_line(int(lost[2] or 0))
@@ -169,6 +188,7 @@ class SavedParser:
             self._stacks.begin(int(found[4]), int(found[1]), stack.end(), batch)
         elif not self._event(found, after, CONTINUED.match(data, after, end) is not None, batch):
             batch.unparsed += 1
+        batch.swallowed += len(SWALLOWED.findall(data, start, after))
         return after
 
     def _event(self, prefix: re.Match[bytes], after: int, continued: bool, batch: SavedBatch) -> bool:

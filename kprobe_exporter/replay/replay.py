@@ -28,7 +28,11 @@ OWN = tuple(
 
 @dataclass(slots=True)
 class Summary:
-    """What the text held. ``unclear`` counts return values that only the definition could explain."""
+    """What the text held.
+
+    ``unclear`` counts return values that only the definition could explain; ``swallowed`` counts lines that
+    appear to be within others.
+    """
 
     lines: int = 0
     events: Counter[str] = field(default_factory=Counter)
@@ -37,6 +41,7 @@ class Summary:
     lost: int = 0
     rejected: int = 0
     unclear: int = 0
+    swallowed: int = 0
 
 
 class Replay:
@@ -95,6 +100,7 @@ class Replay:
         summary.cut += len(batch.cut)
         summary.rejected += batch.unparsed
         summary.unclear += batch.ambiguous
+        summary.swallowed += batch.swallowed
         summary.lost += batch.lost
         self._aggregator.consume(batch)
         self._aggregator.update_kernel(KernelCounts(lost={"overrun": summary.lost}))

@@ -26,8 +26,9 @@ PREFIX = (
     rb"(?:[^\s\d]\S{3,4} )?"  # irqs-off, need-resched, …: 4 columns, 5 since 5.14
     rb" *(\d{1,12})\.(\d{6}): "  # seconds
 )
-HEAD = re.compile(PREFIX + rb"([A-Za-z_]\w*(?:: |\(| -> ))")
-"""The start of every event's line; a system call prints ``sys_NAME(`` and ``sys_NAME ->``."""
+HEAD = re.compile(PREFIX + rb"(\w+(?:: |\(| -> ))")
+"""The start of every event's line. A tracepoint's name may begin with a digit, as ``9p_client_req``; a system
+call prints ``sys_NAME(`` and ``sys_NAME ->``."""
 
 STACK = re.compile(PREFIX + rb"<(user )?stack trace>\n")
 

@@ -1,10 +1,13 @@
 """The command `replay`: saved text in, metrics on stdout, a summary on stderr, an exit status."""
 
+import gzip
+import lzma
 import os
 import pty
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,7 +119,42 @@ def test_nothing_could_be_parsed(name: str) -> None:
     assert b"Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("text", [b"", b"\n", b"\xff\xfe\x00" * 1000])
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_compressed_text(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    plain = DOCUMENTS / "perf-tools-examples.txt"
+    data = pack(plain.read_bytes())
+    path = tmp_path / "trace"
+    path.write_bytes(data)
+    expected = replay(plain)
+    for found in (replay(path), replay("-", text=data)):
+        assert (found.returncode, found.stdout, found.stderr) == (0, expected.stdout, expected.stderr)
+    path.write_bytes(data[:-20])
+    result = replay(path)
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert re.fullmatch(rb"kprobe-exporter: \S+ cannot be read: [^\n]+[^.]\.\n", result.stderr)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_named(encoding: str) -> None:
+    text = (DOCUMENTS / "tracing-in-linux.txt").read_text().encode(encoding)
+    result = replay("-", text=text)
+    fix = b"convert it first: iconv -f UTF-16 -t UTF-8"
+    assert result.stderr == b"kprobe-exporter: - cannot be read: it is UTF-16 (" + fix + b").\n"
+    assert (result.returncode, result.stdout) == (2, b"")
+
+
+def test_lines_within_others_are_told() -> None:
+    line = b"            bash-1234    [001] .....    12.345678: bprint: no newline"
+    result = replay("-", text=line * 3 + b"\n")
+    assert result.stderr.startswith(
+        b"1 line: 1 event, 0 stacks, 0 rejected, 0 cut; 0 events lost by the kernel\n"
+    )
+    assert (
+        b"\n2 lines: each appears to be within another line, and its event is not counted\n" in result.stderr
+    )
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"\xff\xfd\x00" * 1000])
 def test_nothing_at_all(text: bytes) -> None:
     result = replay("-", text=text)
     assert result.returncode == 1

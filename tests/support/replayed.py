@@ -16,7 +16,7 @@ class Read:
             batch.cut += [number + len(batch.records) for number in more.cut]
             batch.records += more.records
             batch.stacks += more.stacks
-            for name in ("unparsed", "lost", "lines", "ambiguous"):
+            for name in ("unparsed", "lost", "lines", "ambiguous", "swallowed"):
                 setattr(batch, name, getattr(batch, name) + getattr(more, name))
         self.batch = batch
 

@@ -103,6 +103,12 @@ BODIES: dict[str, tuple[bytes, str, dict[str, Value]]] = {
         "wakeup_lat tracepoint wakeup_lat",
         {"text": b"pid=0x5 name=sh", "pid": 5, "name": b"sh"},
     ),
+    "tracepoint with a digit first": (
+        b"9p_client_req: client 5 tag=1",
+        "9p_client_req tracepoint 9p_client_req",
+        {"text": b"client 5 tag=1", "tag": b"1"},
+    ),
+    "eprobe on such a tracepoint": (b"ev: (9p.9p_client_req) a=0x1", "ev eprobe 9p_client_req", {"a": 1}),
     "system call": (
         b"sys_open(filename: 7ffd1, flags: 8000, mode: 1b6)",
         "sys_enter_open tracepoint sys_enter_open",
@@ -259,6 +265,7 @@ def test_what_is_a_return_value(body: bytes, value: object, ambiguous: int) -> N
         (b"\n  \n\r\n", 0, 0),
         (b"prose that goes on\n", 1, 0),
         (OLD + b"mypro\n", 1, 0),
+        (OLD + b"0xffffffffc0001234: of trace_printk\n", 1, 0),
         (OLD + b"do_IRQ <-ret_from_intr\n", 1, 0),
         (b"bash-1234 [001] 12.34\n", 1, 0),
         (b"bash-" + b"9" * 5000 + b" [001] 12.345678: ev: x\n", 1, 0),
@@ -454,6 +461,37 @@ def test_a_line_without_an_end_fills_no_memory_and_is_rejected_once() -> None:
     for _ in range(4):
         parser.feed(b"x" * LONGEST)
         assert len(parser._rest) <= LONGEST + 1
+
+
+@pytest.mark.parametrize("capture", captured("trace_pipe/"), ids=str)
+def test_crlf_reads_as_newlines(capture: Captured) -> None:
+    data = capture.data.replace(b"\n", b"\r\n")
+    read = Read(*(data[at : at + 4096] for at in range(0, len(data), 4096)))
+    assert (read.events, read.batch) == (Read(capture.data).events, Read(capture.data).batch)
+    assert Read(*(bytes([byte]) for byte in data[:2000])).batch == Read(data[:2000]).batch
+
+
+def test_carriage_return_kept_in_unix_text() -> None:
+    line = NEW + b"ev: next_comm=x\r\n"
+    assert Read(b"#\n" + line).events == [("ev", {"text": b"next_comm=x\r", "next_comm": b"x"})]
+    assert Read(b"#\r\n" + line).events == [("ev", {"text": b"next_comm=x", "next_comm": b"x"})]
+    assert Read(b"#\n" + line[:-1]).batch == Read(b"#\n" + line).batch
+
+
+@pytest.mark.parametrize(
+    ("data", "counts"),  # events, rejected lines, swallowed lines
+    [
+        (NEW + b"bprint: no newline" + OLD + b"ev: (f+0x0/0x1) a=0x1\n", (1, 0, 1)),
+        (NEW + b"ev: (f+0x0/0x1) a=0x1" + OLD + b"ev: (f+0x0/0x1) a=0x1\n", (1, 0, 1)),
+        (NEW + b"ev: x" + OLD + b"sys_x(a: 1)" + NEW + b"9p_x: y\n", (1, 0, 2)),
+        (b"prose" + OLD + b"ev: x\n", (0, 1, 1)),
+        (NEW + b"ev: bash-1 [000] 1.000000: x\n", (1, 0, 0)),
+        (NEW + b"ev: x\n" + OLD + b"ev: x\n", (2, 0, 0)),
+    ],
+)
+def test_swallowed_lines(data: bytes, counts: tuple[int, int, int]) -> None:
+    batch = Read(data).batch
+    assert (len(batch.records), batch.unparsed, batch.swallowed) == counts
 
 
 WORDS = st.sampled_from(

@@ -33,6 +33,14 @@ def test_a_record_has_all_of_the_line() -> None:
     assert batch == Batch(batch.records, unparsed=0, lost=0)
 
 
+def test_event_name_with_a_digit_first() -> None:
+    """As /sys/kernel/tracing/events/9p/9p_client_req."""
+    name, tag = "9p_client_req", (Arg("tag", "int"),)
+    layout = Layout(7, name, name, "tracepoint", name, tag, pattern=rb"tag=(\d{1,20})")
+    batch = LineParser([layout]).feed(PREFIX + b"9p_client_req: tag=5\n")
+    assert ([record[VALUES:] for record in batch.records], batch.unparsed) == ([(5,)], 0)
+
+
 @pytest.mark.parametrize(
     "prefix",
     [
