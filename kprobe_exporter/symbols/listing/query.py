@@ -42,8 +42,10 @@ class Query(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it names one place, without a pattern."""
-        return not is_pattern(self.owner + self.name)
+        """Whether it names one place, without a pattern. The path of a file is never a pattern."""
+        in_file = self.kind is not None and self.kind.in_file
+        owner = _path_and_provider(self.owner)[1] if in_file else self.owner
+        return not is_pattern(owner + self.name)
 
     def matcher(self) -> Callable[[str, str], bool]:
         """Return a function that tells whether an owner and a name match, by the shell's rules."""
@@ -200,7 +202,20 @@ def _absolute(path: str) -> str:
     """Return a file's absolute path, or a library's soname as it is."""
     if names_library(path) and not os.path.exists(path):  # noqa: PTH110
         return path
-    return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow a library's link
+    plain = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow a library's link
+    if ".." not in path.split("/"):
+        return plain
+    whole = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    with suppress(OSError):
+        if os.path.samefile(plain, whole):  # noqa: PTH121
+            return plain
+    return whole  # behind a link, ".." is the parent of the directory to which the link leads
+
+
+def _path_and_provider(owner: str) -> tuple[str, str]:
+    """Split ``PATH:PROVIDER``, the owner of a USDT probe; a path may have colons, and a provider no ``/``."""
+    path, colon, provider = owner.rpartition(":")
+    return (owner, "") if not colon or "/" in provider or names_library(owner) else (path, provider)
 
 
 def usdt_places(query: Query, files: ProbedFiles) -> dict[Target, list[str]]:
@@ -209,9 +224,7 @@ def usdt_places(query: Query, files: ProbedFiles) -> dict[Target, list[str]]:
     Raises GrammarError if the file cannot be read or, for a plain name, if there is no such probe; and
     ProbeRefused, with a sentence, if none matches.
     """
-    path, colon, provider = query.owner.rpartition(":")
-    if not colon or "/" in provider or names_library(query.owner):
-        path, provider = query.owner, ""
+    path, provider = _path_and_provider(query.owner)
     path = _absolute(path)
     if provider and query.is_exact:
         target = parse_target(f"{Kind.USDT}:{path}:{provider}:{query.name}")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, parse_target
-from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query
+from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query, usdt_places
 from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.compiling import compiled
 from tests.support.programs import file_offset
@@ -135,6 +135,33 @@ def test_one_function_of_a_relative_path(library: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(library.parent)
     assert places(Query("alone", Kind.UCALL, "lib.so", "alone")) == [f"ucall:{library}:alone"]
     assert places(Query("al*", Kind.UPROBE, "lib.so", "al*")) == [f"uprobe:{library}:alone"]
+
+
+def test_path_with_brackets_is_no_pattern(library: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a[1]*" / "lib.so"
+    path.parent.mkdir()
+    path.symlink_to(library)
+    for name in ("alone", "alone+1", "al*"):
+        placed = [f"uprobe:{path}:{name.replace('*', 'one')}"]
+        assert places(Query(name, Kind.UPROBE, str(path), name)) == placed
+    with pytest.raises(ProbeRefused, match="has no function 'aloen', did you mean 'alone'"):
+        places(Query("aloen", Kind.UPROBE, str(path), "aloen"))
+    with closing(ProbedFiles()) as files, pytest.raises(GrammarError, match=r"a\[1\]\*/lib\.so"):
+        usdt_places(parse_query(f"usdt:{path}:none:none"), files)
+
+
+def test_parent_behind_a_link(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel goes to the parent of the directory to which the link leads."""
+    below = library.parent / "below"
+    below.mkdir()
+    (tmp_path / "link").symlink_to(below)
+    (tmp_path / library.name).write_text("another file, whose path is the shorter text")
+    monkeypatch.chdir(tmp_path)
+    for path in (f"link/../{library.name}", f"{tmp_path}/link/../{library.name}"):
+        found = places(Query("alone", Kind.UPROBE, path, "alone"))
+        assert found == [f"uprobe:{tmp_path}/link/../{library.name}:alone"]
+    found = places(Query("alone", Kind.UPROBE, f"{below}/../{library.name}", "alone"))
+    assert found == [f"uprobe:{library}:alone"]
 
 
 @pytest.mark.parametrize(
