@@ -80,3 +80,20 @@ def closest(word: str, words: Iterable[str]) -> str:
     """Return ``, did you mean 'x'?`` for the nearest of ``words``, or an empty string."""
     near = difflib.get_close_matches(word, map(str, words), n=1)
     return f", did you mean {near[0]!r}?" if near else ""
+
+
+def misspelt(word: str, words: Iterable[str]) -> str:
+    """Return ``, did you mean 'x'?`` for one of ``words`` that is one letter away, or an empty string.
+
+    One letter is missing, added or another one, or two neighbours are exchanged.
+    """
+    near = min(filter(lambda other: _is_slip(word, other), words), default=None)
+    return f", did you mean {near!r}?" if near else ""
+
+
+def _is_slip(word: str, other: str) -> bool:
+    pairs = enumerate(zip(word, other, strict=False))
+    at = next((at for at, (mine, its) in pairs if mine != its), min(len(word), len(other)))
+    one, two = word[at:], other[at:]
+    exchanged = one[:2] == two[1::-1] and one[2:] == two[2:]
+    return word != other and (exchanged or one[1:] == two[1:] or one[1:] == two or one == two[1:])

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.lexis import misspelt
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target
 from kprobe_exporter.symbols.lists import (
@@ -21,24 +21,13 @@ from kprobe_exporter.symbols.lists import (
     blacklisted_areas,
     modules,
     names_at,
+    names_between,
     parse_functions,
     symbols,
     text,
     traceable,
 )
-
-TODAY = {
-    "do_sys_open": "do_sys_openat2",
-    "do_fork": "kernel_clone",
-    "_do_fork": "kernel_clone",
-    "sys_open": "do_sys_openat2",
-    "bio_alloc": "bio_alloc_bioset",
-    "flush_old_exec": "begin_new_exec",
-    "generic_make_request": "submit_bio_noacct",
-    "pipe_read": "anon_pipe_read",
-    "pipe_write": "anon_pipe_write",
-}
-"""Functions that older documentation names, and the functions that do their work now."""
+from kprobe_exporter.symbols.successors import successors
 
 SILENT = {"do_sys_open": "open(2) does not go through it"}
 """Functions that still exist and can be probed, but never fire; with the reason."""
@@ -48,8 +37,6 @@ EPROBES = ("eprobe_register", "eprobe_dyn_event_create")
 
 COUNTS_NAMES = "number_of_same_symbols"
 """In kernel/trace/trace_kprobe.c of kernels that refuse an ambiguous name; older ones take one of them."""
-
-NEAR = 3  # Names whose length differs by more are not compared: comparing is slow, and there are 60,000 names
 
 BASE = "_text"
 """The symbol at which the kernel begins. A function's distance from it is the same after each boot."""
@@ -85,7 +72,8 @@ class Functions:
         self._lists = lists
         self.names = set(names)
         bases = (name.partition(".")[0] for name in self.names)
-        all_names = chain(self.names, bases, TODAY.values(), EPROBES, (COUNTS_NAMES,))
+        later = chain.from_iterable(map(successors, self.names))
+        all_names = chain(self.names, bases, later, EPROBES, (COUNTS_NAMES,))
         wanted = {name.encode() for name in all_names}
         self._traceable = attempt(lambda: traceable(lists.traceable(), wanted))
         self._symbols = attempt(lambda: symbols(lists.symbols(), wanted))
@@ -124,8 +112,10 @@ class Functions:
             )
         if symbol.encode() in (self._blacklist or ()):
             return Answer(False, "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)")
-        if places and symbol in SILENT and (today := TODAY[symbol]) in (self._traceable or {}):
-            return Answer(True, f"it will never fire: {SILENT[symbol]}, name {today}")
+        if not places and symbol in self._of_boot:
+            return Answer(False, "it ran at boot alone, and its memory has been freed")
+        if places and symbol in SILENT and (successor := self._successor(symbol)):
+            return Answer(True, f"it will never fire: {SILENT[symbol]}, name {successor}")
         return Answer(True) if places else self._not_traceable(symbol, known[0])
 
     def _not_traceable(self, symbol: str, found: ListedSymbol) -> Answer:
@@ -159,6 +149,12 @@ class Functions:
         others = attempt(lambda: traceable(self._lists.traceable(), set(names))) or {}
         return {names[name.encode()]: name for name in others}
 
+    @cached_property
+    def _of_boot(self) -> set[str]:
+        """Those of the names that are in the code for boot."""
+        wanted = {name.encode() for name in self.names}
+        return attempt(lambda: names_between(self._lists.symbols(), INIT, wanted)) or set()
+
     def _absent_module(self, module: str, symbol: str) -> Answer:
         """The kernel accepts any symbol of a module that is not loaded (kernel/trace/trace_kprobe.c)."""
         note = f"armed when the module '{module}' is loaded"
@@ -181,25 +177,30 @@ class Functions:
 
     def _instead(self, module: str, symbol: str) -> str:
         """Suggest what to write for a name that does not exist."""
-        today = TODAY.get(symbol)
-        if today and today in (self._traceable or {}):
-            return f": {today} does its work today"
-        if symbol.startswith(SYSTEM_CALL) and (near := closest(symbol, system_calls(self._lists))):
+        if successor := self._successor(symbol):
+            return f": {successor} does its work today"
+        if symbol.startswith(SYSTEM_CALL) and (near := misspelt(symbol, system_calls(self._lists))):
             return near
         names = attempt(lambda: list(similar(self._lists.traceable(), module, symbol))) or []
         made = next((name for name in names if name.startswith(f"{symbol}.")), None)
-        return closest(symbol, names) if made is None else f": the compiler made '{made}' of it"
+        return misspelt(symbol, names) if made is None else f": the compiler made '{made}' of it"
+
+    def _successor(self, symbol: str) -> str | None:
+        return next((name for name in successors(symbol) if name in (self._traceable or {})), None)
 
 
 def similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
-    """Yield names that begin or end like ``symbol`` and are about as long, and its compiler-made forms."""
+    """Yield names that begin or end like ``symbol`` and are about as long, and its compiler-made forms.
+
+    Comparing is slow, and there are 60,000 names.
+    """
     wanted = symbol.encode()
     start, end, made = wanted[:2], wanted[-3:], wanted + b"."
     for line in lines:
         name, _, rest = line.strip().partition(b" ")
         if module and rest.strip(b"[]").decode(errors="replace") != module:
             continue
-        near = abs(len(name) - len(wanted)) <= NEAR and (name.startswith(start) or name.endswith(end))
+        near = abs(len(name) - len(wanted)) <= 1 and (name.startswith(start) or name.endswith(end))
         if near or name.startswith(made):
             yield text(name)
 

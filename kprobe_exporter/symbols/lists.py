@@ -156,6 +156,19 @@ def names_at(blocks: Iterable[bytes], addresses: set[int]) -> dict[bytes, int]:
     return found
 
 
+def names_between(blocks: Iterable[bytes], ends: tuple[str, str], wanted: set[bytes]) -> set[str]:
+    """Return those names that kallsyms, which is sorted by address, has between two symbols of the kernel."""
+    first, last = (end.encode() for end in ends)
+    found, inside = set(), False
+    for line in lines_of(blocks):
+        name = line.split()[2] if line.count(b" ") > 1 else b""
+        if name in (first, last):
+            inside = name == first
+        elif inside and name in wanted:
+            found.add(text(name))
+    return found
+
+
 def blacklisted(lines: Iterable[bytes]) -> set[bytes]:
     """Parse the blacklist of kprobes: ``0xSTART-0xEND``, the name, and ``[mod]`` of a module's function."""
     return {fields[1] for fields in map(bytes.split, lines) if len(fields) > 1}

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.grammar.lexis import SYMBOL, closest
+from kprobe_exporter.grammar.lexis import SYMBOL, closest, misspelt
 from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target
 from kprobe_exporter.symbols.functions import Functions, similar, singles, system_calls
 from kprobe_exporter.symbols.lists import (
@@ -23,6 +23,7 @@ from kprobe_exporter.symbols.lists import (
     symbols,
     traceable,
 )
+from kprobe_exporter.symbols.successors import successors
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
 from kprobe_exporter.tracefs.kernel_files import KernelFiles
 from kprobe_exporter.tracefs.refusal import NotUnique
@@ -231,10 +232,11 @@ class Resolver:
     def _check_fprobe(self, target: Target, places: list[str]) -> None:
         """Refuse a function that an fprobe cannot take, and a shared name, of which it would take all."""
         if not places:
-            near = ""
-            if target.symbol.startswith(SYSTEM_CALL):
-                near = closest(target.symbol, system_calls(self._lists))
-            near = near or closest(
+            later = (one for one in successors(target.symbol) if one in (self.places or {}))
+            near = next((f": {one} does its work today" for one in later), "")
+            if not near and target.symbol.startswith(SYSTEM_CALL):
+                near = misspelt(target.symbol, system_calls(self._lists))
+            near = near or misspelt(
                 target.symbol, similar(self._lists.traceable(), target.module, target.symbol)
             )
             raise ProbeRefused(

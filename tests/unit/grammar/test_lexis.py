@@ -5,7 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.lexis import closest, fail, kernel_number, part_of, refuse_forbidden
+from kprobe_exporter.grammar.lexis import closest, fail, kernel_number, misspelt, part_of, refuse_forbidden
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "near"),
+    [
+        *(("vfs_raed", "vfs_read", True), ("vfs_red", "vfs_read", True), ("vfs_reead", "vfs_read", True)),
+        *(("vfs_rexd", "vfs_read", True), ("vfs_rea", "vfs_read", True), ("x", "y", True)),
+        *(("vfs_read", "vfs_read", False), ("vfs_rxxd", "vfs_read", False), ("vfs_daer", "vfs_read", False)),
+        *(("kmem_cache_flags", "kmem_cache_alloc", False), ("ab", "", False), ("ab", "cd", False)),
+    ],
+)
+def test_one_letter_away(word: str, other: str, near: bool) -> None:
+    assert misspelt(word, [other]) == (f", did you mean '{other}'?" if near else "")
+    assert misspelt(other, [word]) == (f", did you mean '{word}'?" if near else "")
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,14 @@ def test_names_that_no_kernel_has(symbol: str) -> None:
     assert functions(names=[symbol]).answer("", symbol, 0).can is False
 
 
+def test_boot_code_where_addresses_are_hidden() -> None:
+    """kallsyms is sorted by address, whether or not it shows them."""
+    symbols = b"0 T _text\n0 t notraced\n0 T _sinittext\n0 t vfs_raed\n0 T _einittext\n0 t twice\n"
+    known = functions(symbols=symbols)
+    assert known.answer("", "vfs_raed", 0) == (False, "it ran at boot alone, and its memory has been freed")
+    assert known.answer("", "notraced", 0).can is None
+
+
 def test_lines_that_are_none() -> None:
     odd = b"\n\n \xff\xfe\n[]\n"
     known = functions(odd, odd + b"1 T\n", odd, MODULES, names=["x"])

@@ -91,7 +91,8 @@ def test_an_fprobe_takes_no_guess() -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("kprobe:sys_fsink", "did you mean 'sys_fsync'?"),
+        ("kprobe:sys_fsyc", "did you mean 'sys_fsync'?"),
+        ("kprobe:SyS_fsync", ": __x64_sys_fsync does its work today"),
         ("kprobe:sys_getpid", "did you mean 'sys_getppid'?"),
         ("kprobe:sys_zzzzzzzzzz", "has no such function"),
     ],
@@ -103,8 +104,10 @@ def test_an_unknown_one_is_told_the_nearest(written: str, said: str) -> None:
 
 
 def test_an_fprobe_on_an_unknown_one_is_told_the_nearest() -> None:
-    with pytest.raises(ProbeRefused, match="'sys_fsink' is not among them, did you mean 'sys_fsync'"):
-        place(X86, "fentry:sys_fsink")
+    with pytest.raises(ProbeRefused, match="'sys_fsyc' is not among them, did you mean 'sys_fsync'"):
+        place(X86, "fentry:sys_fsyc")
+    with pytest.raises(ProbeRefused, match="'SyS_fsync' is not among them: __x64_sys_fsync does its work"):
+        place(X86, "fentry:SyS_fsync")
 
 
 def test_what_the_kernel_refuses_is_explained_by_the_name_here() -> None:
