@@ -22,6 +22,7 @@ NOWHERE = (
     "nothing says where it goes: add `otlp: {endpoint: …}` at the top, or `otlp: {}` for what the"
     " OTEL_EXPORTER_OTLP_* environment says"
 )
+DISABLED = "OTEL_SDK_DISABLED is true in the environment, so nothing is exported"
 IDLE = "nothing goes there: no probe that is enabled has `export`, and `metrics` is not asked for"
 LONE = "a $ begins ${NAME}, a variable of the environment: write $$ for the character itself"
 

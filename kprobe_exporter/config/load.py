@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from kprobe_exporter.config.alternatives import alternatives
 from kprobe_exporter.config.definitions import DefinitionReader, defined_name, wrong_keys
 from kprobe_exporter.config.explain import explain
-from kprobe_exporter.config.exported import IDLE, NOWHERE, export_of, fill_in, wrong_with_otlp
+from kprobe_exporter.config.exported import DISABLED, IDLE, NOWHERE, export_of, fill_in, wrong_with_otlp
 from kprobe_exporter.config.expressions import with_lets
 from kprobe_exporter.config.fields import Decoders, threshold
 from kprobe_exporter.config.files import Unusable, expand, read
@@ -73,7 +74,10 @@ class _Loading:
             self.problems.append(Problem(where, 1, 1, "probes", sentence))
         if self.problems:
             raise ConfigError(_first(self.problems))
-        if otlp and otlp.metrics is None and not any(probe.export and probe.enabled for probe in probes):
+        if otlp and self.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            with_otlp[0].warn(("otlp",), DISABLED)
+            otlp, probes = None, [replace(probe, export=None) for probe in probes]
+        elif otlp and otlp.metrics is None and not any(probe.export and probe.enabled for probe in probes):
             with_otlp[0].warn(("otlp",), IDLE)
         return Config(
             settings,

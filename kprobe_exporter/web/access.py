@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, ItemsView, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -24,6 +24,8 @@ MAX_BUCKETS = 1024
 """Networks whose rate of requests is known. Of more, those that asked longest ago are forgotten."""
 
 NOT_ALLOWED = "the host name that you ask for is not one of --web.allowed-hosts"
+
+_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]+)(/.*)?")
 
 # The server would take an unread body for the next request.
 _CLOSE = {"Connection": "close"}
@@ -72,6 +74,7 @@ class Access:
         self._passwords = Passwords()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _to_origin_form(scope)
         headers = Headers(scope=scope)
         refusal = _too_large(headers)
         if refusal is None and self._hosts and not self._allows(headers.get("host", "")):
@@ -116,6 +119,17 @@ class Access:
         if await self._passwords.match(settings.users, *said, client.network, client.is_gone):
             return None
         return line("wrong user or password", HTTPStatus.UNAUTHORIZED, _ASK)
+
+
+def _to_origin_form(scope: Scope) -> None:
+    """Split an absolute target, as a proxy sends it, into host and path (RFC 9112, 3.2.2).
+
+    The host in the target is used in place of the header.
+    """
+    if found := _ABSOLUTE.fullmatch(scope["raw_path"]):
+        host, path = found[1], found[2] or b"/"
+        others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+        scope.update(raw_path=path, path=unquote(path.decode("ascii")), headers=[(b"host", host), *others])
 
 
 def credentials(header: str) -> tuple[bytes, bytes] | None:

@@ -106,7 +106,7 @@ class Workers:
         if key not in self._waiting:
             self._waiting[key] = _Waiting([], asyncio.create_task(self._render(key, render)))
         waiting = self._waiting[key]
-        gzipped = accepts_gzip(request.headers.get("accept-encoding", ""))
+        gzipped = accepts_gzip(",".join(request.headers.getlist("accept-encoding")))
         waiting.requests.append((request, gzipped))
 
         async def shared() -> Response:

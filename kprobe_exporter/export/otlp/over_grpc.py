@@ -19,7 +19,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, accepted
-from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal, variable
+from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal, timeout_of, variable
 
 
 class GrpcSpanExporter(OTLPSpanExporter):
@@ -53,7 +53,7 @@ def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
         endpoint=settings.endpoint,
         credentials=_credentials(signal, settings),
         headers={name.lower(): value for name, value in (settings.headers or {}).items()} or None,
-        timeout=settings.timeout,
+        timeout=timeout_of(signal, settings),
         compression=COMPRESSION[settings.compression],
         channel_options=OPTIONS,
     )

@@ -31,7 +31,7 @@ from kprobe_exporter.export.otlp.retry import (
     cause_of,
     root_of,
 )
-from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal
+from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal, timeout_of
 
 
 class HttpSpanExporter(OTLPSpanExporter):
@@ -65,7 +65,7 @@ def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
         client_certificate_file=settings.client_certificate,
         client_key_file=settings.client_key,
         headers=settings.headers,
-        timeout=settings.timeout,
+        timeout=timeout_of(signal, settings),
         compression=COMPRESSION[settings.compression],
         session=Session(attempts),
         max_request_size=MAX_REQUEST,

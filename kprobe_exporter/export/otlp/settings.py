@@ -24,6 +24,8 @@ SHORTEST = 4
 
 REMOVED = "***"
 
+_QUOTES = "\"'"
+
 # It begins at the beginning of a word only: a long word without an @ would take quadratic time.
 _USER_OF_URL = re.compile(r"(?<![^\s/@'\"])[^\s/@'\"]+@")
 
@@ -88,10 +90,7 @@ def check(signal: Signal, settings: OtlpSettings) -> Protocol:
 
     No message quotes a value: it may be a secret, also one that stands in the wrong variable.
     """
-    if settings.endpoint and protocol_of(signal, settings) != "grpc" and "://" not in settings.endpoint:
-        raise StartError(
-            "otlp.endpoint has no scheme: with http/protobuf write http:// or https:// before it."
-        )
+    _check_endpoint(signal, settings)
     for number, entry in enumerate((variable(signal, "HEADERS") or "").split(","), 1):
         name, equals, _ = entry.partition("=")
         if entry.strip() and not (equals and name.strip()):
@@ -118,6 +117,34 @@ def check(signal: Signal, settings: OtlpSettings) -> Protocol:
             if for_all:
                 log.warning("otlp.%s: every user of this machine may read %s: chmod o-r it", name, file)
     return protocol_of(signal, settings)
+
+
+def _check_endpoint(signal: Signal, settings: OtlpSettings) -> None:
+    """Raise StartError for an endpoint that no request can reach."""
+    where, endpoint = "otlp.endpoint", settings.endpoint
+    if not endpoint:
+        where, endpoint = _name_of(signal, "ENDPOINT"), variable(signal, "ENDPOINT")
+    if not endpoint:
+        return
+    if re.search(r"\s", endpoint) or endpoint[0] in _QUOTES or endpoint[-1] in _QUOTES:
+        raise StartError(f"{where} has a blank or quotes in it: write the URL alone, as http://HOST:4318.")
+    of_http = endpoint.lower().startswith(("http://", "https://"))
+    if protocol_of(signal, settings) != "grpc" and not of_http:
+        raise StartError(f"{where} has no scheme: with http/protobuf write http:// or https:// before it.")
+
+
+def timeout_of(signal: Signal, settings: OtlpSettings) -> float | None:
+    """Return the seconds of one attempt, None for the SDK's default. Raises StartError.
+
+    The variable is in milliseconds by the specification, and the SDK would take it for seconds.
+    """
+    text = variable(signal, "TIMEOUT")
+    if settings.timeout is not None or not text:
+        return settings.timeout
+    if not re.fullmatch(r"0*[1-9]\d{0,8}", text.strip(), re.ASCII):
+        where = _name_of(signal, "TIMEOUT")
+        raise StartError(f"{where} is not a number of milliseconds: write it for example as 10000.")
+    return int(text) / 1000
 
 
 def redaction(signal: Signal, settings: OtlpSettings) -> Callable[[str], str]:

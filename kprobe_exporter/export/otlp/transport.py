@@ -126,6 +126,8 @@ def connect(
         from kprobe_exporter.export.otlp.over_http import exporter as make  # noqa: PLC0415
     try:
         made = make(signal, settings, attempts)
+    except StartError:
+        raise
     except Exception:  # the SDK's class differs for each variable that it cannot read, and its text quotes it
         names = sorted(name for name in os.environ if name.startswith("OTEL_EXPORTER_OTLP_"))
         where = " or ".join(names) or "otlp"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.config.exported import IDLE, LONE, NOWHERE
+from kprobe_exporter.config.exported import DISABLED, IDLE, LONE, NOWHERE
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.errors import ConfigError
@@ -37,6 +37,16 @@ def test_without_it_nothing_goes_anywhere(config: Load) -> None:
 
 def test_the_environment_alone(tmp_path: Path) -> None:
     assert otlp(tmp_path, "{}") == Otlp()
+
+
+@pytest.mark.parametrize(
+    ("value", "disabled"), [("true", True), (" TRUE", True), ("false", False), ("1", False), ("", False)]
+)
+def test_the_environment_disables_it(tmp_path: Path, value: str, disabled: bool) -> None:
+    config = load_files(tmp_path, {"OTEL_SDK_DISABLED": value}, c=f"{SENT}otlp: {{}}")
+    assert (config.otlp is None, config.probes[0].export is None) == (disabled, disabled)
+    assert [DISABLED in warning for warning in config.warnings] == [True] * disabled
+    assert load_files(tmp_path, {"OTEL_SDK_DISABLED": value}, c=PROBE).warnings == ()
 
 
 def test_what_is_given(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_no_header_is_too_odd(header: str) -> None:
 ALLOWED = ("agent.example.com", "Node-1.")
 
 
-def answer(host: str | None, allowed: tuple[str, ...]) -> tuple[int, bytes]:
+def answer(host: str | None, allowed: tuple[str, ...], target: bytes = b"/metrics") -> tuple[int, bytes]:
     """Return the status and the body for a request with this Host header."""
     messages: list[Message] = []
 
@@ -164,7 +164,8 @@ def answer(host: str | None, allowed: tuple[str, ...]) -> tuple[int, bytes]:
         raise AssertionError
 
     headers = [] if host is None else [(b"host", host.encode())]
-    scope = {"type": "http", "headers": headers, "state": {CLIENT: Client(asyncio.Transport(), 0)}}
+    client = Client(asyncio.Transport(), 0)
+    scope = {"type": "http", "raw_path": target, "headers": headers, "state": {CLIENT: client}}
     asyncio.run(Access(app, WebSettings, allowed)(scope, receive, send))
     return messages[0]["status"], messages[1]["body"]
 
@@ -192,6 +193,13 @@ def test_a_name_that_resolves_to_the_agent_is_not_enough(host: str | None) -> No
     """A page of such a site could otherwise read the metrics through a browser inside the network."""
     assert answer(host, ALLOWED) == (421, NOT_ALLOWED.encode() + b"\n")
     assert answer(host, ()) == (200, b"metrics")
+
+
+def test_host_of_an_absolute_target_counts() -> None:
+    allowed, other = b"http://agent.example.com:1/metrics", b"http://evil.example/metrics"
+    assert answer("evil.example", ALLOWED, allowed) == (200, b"metrics")
+    assert answer("agent.example.com", ALLOWED, other) == (421, NOT_ALLOWED.encode() + b"\n")
+    assert answer("agent.example.com", ALLOWED, b"http://agent.example.com@evil.example/")[0] == 421
 
 
 @pytest.mark.parametrize("host", ["", "http://agent", "agent:10435", "a b", "*.example.com", "-a"])

@@ -105,6 +105,24 @@ def test_gzip(agent: Agent, path: str) -> None:
         assert b"kprobe_exporter" in body
 
 
+def test_gzip_in_a_second_header(agent: Agent) -> None:
+    head = b"GET /probes/metrics HTTP/1.0\r\nAccept-Encoding: deflate\r\nAccept-Encoding: gzip\r\n\r\n"
+    with agent.secure() as sock:
+        sock.sendall(head)
+        assert b"\r\ncontent-encoding: gzip\r\n" in read_all(sock).lower()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "HTTP"])
+def test_absolute_targets(agent: Agent, scheme: str) -> None:
+    """A proxy sends them (RFC 9112, 3.2.2)."""
+    for path in ("/-/healthy", "/probes/metrics?name[]=kprobe_up", "", "/%2d/healthy", "/nowhere"):
+        response, body = agent.ask(f"{scheme}://agent.example:1{path}")
+        expected, same = agent.ask(path or "/")
+        assert (response.status, len(body)) == (expected.status, len(same))
+    assert agent.ask(f"{scheme}:///-/healthy")[0].status == 404
+    assert agent.ask("ftp://agent.example/-/healthy")[0].status == 404
+
+
 def test_status_page(agent: Agent) -> None:
     response, body = agent.ask("/")
     assert response.headers["Content-Type"] == "text/html; charset=utf-8"
@@ -142,7 +160,7 @@ def test_readiness(agent: Agent) -> None:
     "path",
     [
         *("/metrics", "/probes/metrics/", "//", "/-/", "/-/reload/", "/favicon.ico"),
-        *("/probes", "/PROBES/METRICS", "/../etc/passwd", "/%00", "http://example.org/", "*"),
+        *("/probes", "/PROBES/METRICS", "/../etc/passwd", "/%00", "http://example.org/metrics", "*"),
     ],
 )
 def test_unknown_paths(agent: Agent, path: str) -> None:

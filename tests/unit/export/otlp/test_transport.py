@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp import over_grpc, over_http
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, accepted
-from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, protocol_of
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, protocol_of, timeout_of
 from kprobe_exporter.export.otlp.transport import QUIET, Transport, connect
 from tests.support.acls import let_another_write
 from tests.support.otlp_services import SERVICES, Service
@@ -152,17 +152,27 @@ def test_the_environment_says_the_rest(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://general:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "a=b")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "7")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "7500")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", protocol)
     exporter = connect(signal, OtlpSettings())._exporter
     if protocol == "grpc":
-        assert (exporter._endpoint, exporter._headers, exporter._timeout) == ("general:1", (("a", "b"),), 7)
+        assert (exporter._endpoint, exporter._headers, exporter._timeout) == ("general:1", (("a", "b"),), 7.5)
     else:
         assert exporter._client._endpoint == f"http://general:1/v1/{signal}"
         assert exporter._client._headers["a"] == "b"
-        assert exporter._client._timeout == 7
+        assert exporter._client._timeout == 7.5
     exporter.shutdown()
+
+
+def test_milliseconds_of_the_signal_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "7500")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_TIMEOUT", " 250 ")
+    assert timeout_of("logs", OtlpSettings()) == 0.25
+    assert timeout_of("traces", OtlpSettings()) == 7.5
+    assert timeout_of("traces", OtlpSettings(timeout=3)) == 3
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "")
+    assert timeout_of("traces", OtlpSettings()) is None
 
 
 def test_http_is_the_default() -> None:
@@ -177,7 +187,33 @@ def test_http_is_the_default() -> None:
         (OtlpSettings(protocol="grpc", client_key="/no/key"), {}, "otlp.client_key: /no/key cannot be"),
         (OtlpSettings(), {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/ca"}, "/nowhere/ca cannot be read"),
         (OtlpSettings(), {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "set it to http/protobuf or grpc"),
-        (OtlpSettings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "cannot be set up"),
+        *(
+            (
+                OtlpSettings(protocol=protocol),
+                {f"OTEL_EXPORTER_OTLP_{name}": value},
+                f"OTLP_{name} is not a num",
+            )
+            for protocol in ("grpc", "http/protobuf")
+            for name, value in (("TIMEOUT", "soon"), ("TIMEOUT", "0"), ("LOGS_TIMEOUT", "1e3"))
+        ),
+        *(
+            (
+                OtlpSettings(protocol=protocol),
+                {f"OTEL_EXPORTER_OTLP_{name}": value},
+                f"OTLP_{name} has a blank or",
+            )
+            for protocol in ("grpc", "http/protobuf")
+            for name in ("ENDPOINT", "LOGS_ENDPOINT")
+            for value in ('"http://c:1"', "'http://c:1", "http://c:1 ", "\thttp://c:1", "http://c:1\n", " ")
+        ),
+        *(
+            (
+                OtlpSettings(),
+                {"OTEL_EXPORTER_OTLP_ENDPOINT": value},
+                "OTEL_EXPORTER_OTLP_ENDPOINT has no scheme",
+            )
+            for value in ("collector:4318", "collector", "//collector", "grpc://collector:4317")
+        ),
         (OtlpSettings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, "cannot be set up"),
     ],
 )
