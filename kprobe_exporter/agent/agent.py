@@ -160,6 +160,7 @@ class Agent:
                 *numbers.families,
                 *self_metrics.agent_families(numbers, BUILD, KERNEL, read_at, age, successful=successful),
                 *self_metrics.off_families(statuses),
+                *self_metrics.stack_families(self._stacks.lost()),
                 *self_metrics.fault_families(self._interference.faults, self._interference.noticed),
                 self._audit.family(),
                 self._supervisor.overhead.family(probe.name for probe in probes),

@@ -31,16 +31,17 @@ class ProbeStacks:
     def redeclare(self, probes: Iterable[Probe]) -> None:
         """Keep exactly the stacks of these probes."""
         with self._lock:
-            before, self._counts = self._counts, {}
+            found: dict[str, StackCounts] = {}
             for probe in probes:
                 if probe.stacks is None:
                     continue
-                counts = before.get(probe.name)
+                counts = self._counts.get(probe.name)
                 if counts is None or (counts.weigh, counts.user) != (probe.stacks.weigh, probe.stacks.user):
                     weigh, most, user = probe.stacks
                     counts = StackCounts(probe.name, weigh, most, self._limits, user=user)
                 counts.most = probe.stacks.most
-                self._counts[probe.name] = counts
+                found[probe.name] = counts
+            self._counts = found
 
     def attach(self, attached: Attached) -> None:
         """Count the stacks of a probe that was attached, if the kernel counts them."""
@@ -64,6 +65,10 @@ class ProbeStacks:
     def of(self, name: str) -> StackCounts | None:
         """Return where the stacks of a probe are counted; None if they are not."""
         return self._counts.get(name)
+
+    def lost(self) -> dict[str, int]:
+        """Return each probe's hits whose stack is lost, as far as the tables of the kernel were read."""
+        return {name: counts.lost for name, counts in self._counts.items()}
 
     def profile(self, name: str) -> Profile | None:
         """Return the stacks of a probe so far; None if they are not counted."""

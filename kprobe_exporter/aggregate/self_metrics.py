@@ -29,6 +29,8 @@ HELP = {
     "events_total": "Events that passed the probe's filter and were delivered.",
     "events_lost_total": "Events, or values of events, that did not reach the metrics, by reason.",
     "probe_events_lost_total": "Lost events by probe, where the probe is known.",
+    "stack_hits_lost_total": "Hits whose stack is unknown, or was not kept because `stacks.max` was reached."
+    " The kernel's own tables are read at a request for the stacks.",
     "series_overflow_total": "Events counted in the label set __overflow__, because the metric reached its"
     " limit.",
     "decode_failures_total": "Label values that became 'unknown', by decoder; 'none' if the event has no"
@@ -65,6 +67,11 @@ def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
         ),
         _by("probe", "probe_sampling_ratio", sampling),
     )
+
+
+def stack_families(lost: Mapping[str, int]) -> tuple[Family, ...]:
+    """Return the hits whose stack is lost, by probe."""
+    return (_by("probe", "stack_hits_lost_total", lost),)
 
 
 def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tuple[Family, ...]:

@@ -74,6 +74,11 @@ class StackCounts:
         with self._lock:
             self._lost += hits
 
+    @property
+    def lost(self) -> int:
+        """The hits so far whose stack was not kept or is unknown."""
+        return self._lost
+
     def profile(self, names: Names = lambda _: {}) -> Profile:
         """Return all that was counted and is kept, with the names of programs' functions."""
         with self._lock:

@@ -35,6 +35,9 @@ def of_program(frame: bytes) -> bool:
 TRAMPOLINE = b"[FTRACE TRAMPOLINE]"
 """A frame of ftrace's own code, as the kernel prints it (kernel/trace/trace_output.c)."""
 
+LOST = b"[hits_lost]"
+"""In place of the frames of hits whose stack was not kept or not read."""
+
 STACK_KEYS = ("common_stacktrace", "stacktrace")
 """The key of a hist trigger that is the kernel's stack. It is ``stacktrace`` on Linux 6.1."""
 

@@ -85,4 +85,5 @@ def write_profile(profile: Profile, out: Output, *, folded_text: bool, flame: Pa
         with suppress(Gone):
             out.write_raw(folded(profile))
     where = f", in {one_line(str(flame))}" if flame is not None else ""
-    return f"{profile.hits:,} hits in {len(profile.stacks):,} stacks{where}."
+    lost = f"; the stacks of {profile.lost:,} more hits are lost" if profile.lost else ""
+    return f"{profile.hits:,} hits in {len(profile.stacks):,} stacks{where}{lost}."

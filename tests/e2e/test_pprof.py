@@ -41,10 +41,11 @@ def test_it_reads_the_same_stacks(tmp_path: Path) -> None:
         tuple(names[place] for place in places.split()): Weight(int(hits), int(total))
         for hits, total, places in re.findall(r"^ +(\d+) +(\d+): ([\d ]+)$", samples, re.MULTILINE)
     }
-    [hostile] = [stack for stack in found if stack[1] == "kthread"]
+    [hostile] = [stack for stack in found if stack[1:] == ("kthread",)]
     assert hostile[0].startswith("a line\\n")
     assert found.pop(hostile) == Weight(2, 11)
+    assert found.pop(("[hits_lost]",)) == Weight(PROFILE.lost, 0)
     assert found == {
         tuple(map(bytes.decode, stack)): weight for stack, weight in STACKS.items() if b"kthread" not in stack
     }
-    assert len(names) == len({frame for stack in STACKS for frame in stack})
+    assert len(names) == len({frame for stack in STACKS for frame in stack}) + 1

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from kprobe_exporter.model.stacks import Profile
+from kprobe_exporter.model.stacks import LOST, Profile
 
 SEPARATORS = re.compile(rb"[^!-:<-~]")
 """Bytes that a frame may not contain: ``;``, white space, and all that is not printable ASCII."""
@@ -12,7 +12,8 @@ SEPARATORS = re.compile(rb"[^!-:<-~]")
 def folded(profile: Profile) -> bytes:
     """Return the stacks, the heaviest first, weighed by the profile's field or else by hits.
 
-    flamegraph.pl, inferno and speedscope read it.
+    flamegraph.pl, inferno and speedscope read it. The last line reports the lost hits as a frame of their
+    own; weighed by a field they have no weight, and the frame's name has their number.
     """
     return b"".join(_lines(profile))
 
@@ -29,3 +30,5 @@ def _lines(profile: Profile) -> Iterator[bytes]:
         if number:
             frames = [frame_name(frame) for frame in reversed(stack)] or [b"_"]
             yield b"%s %d\n" % (b";".join(frames), number)
+    if profile.lost:
+        yield b"[%d_hits_lost] 0\n" % profile.lost if by_total else b"%s %d\n" % (LOST, profile.lost)

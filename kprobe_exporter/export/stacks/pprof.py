@@ -7,7 +7,7 @@ import gzip
 from collections.abc import Iterator
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.stacks import Profile
+from kprobe_exporter.model.stacks import LOST, Profile, Stack, Weight
 from kprobe_exporter.util.protobuf import field, varint
 
 CONTENT_TYPE = "application/octet-stream"
@@ -20,7 +20,10 @@ NANOSECONDS = {"duration": "nanoseconds"}
 
 
 def pprof(profile: Profile) -> bytes:
-    """Return the profile, with the sample types ``hits`` and, if it is weighed, the field's name."""
+    """Return the profile, with the sample types ``hits`` and, if it is weighed, the field's name.
+
+    Lost hits are a sample with a frame of their own, and a comment, which only ``go tool pprof`` shows.
+    """
     return gzip.compress(b"".join(_message(profile)), compresslevel=3, mtime=0)
 
 
@@ -36,7 +39,8 @@ def _message(profile: Profile) -> Iterator[bytes]:
     for name, unit in types:
         yield field(SAMPLE_TYPE, _number(1, text(name)) + _number(2, text(unit)))
     functions: dict[bytes, int] = {}
-    for stack, weight in profile.stacks.items():
+    lost: dict[Stack, Weight] = {(LOST,): Weight(profile.lost, 0)} if profile.lost else {}
+    for stack, weight in {**profile.stacks, **lost}.items():
         places = b"".join(varint(functions.setdefault(frame, len(functions) + 1)) for frame in stack)
         values = b"".join(varint(value % (1 << 64)) for value in weight[: len(types)])
         yield field(SAMPLE, field(1, places) + field(2, values))

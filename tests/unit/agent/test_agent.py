@@ -11,6 +11,7 @@ import pytest
 from kprobe_exporter.agent import otlp, probe_set
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import SourceError
+from kprobe_exporter.model.stacks import Weight
 from kprobe_exporter.plan import Sample
 from tests.support.keeping_sender import KeepingSender
 from tests.support.machine import COUNTED, GROUP, OPEN, READ, TID, Machine
@@ -102,6 +103,23 @@ def test_a_metric_that_means_something_else_begins_anew(machine: Machine) -> Non
     machine.fire("do_open", 5)
     machine.shows((5, "kprobe_opens_total", str(TID)), (28, "kprobe_exporter_events_total", "open"))
     assert machine.value("kprobe_opens_total") is None
+
+
+def test_lost_stacks_are_a_metric(machine: Machine) -> None:
+    """A reload that keeps the stacks keeps the count; a probe without stacks has none."""
+    name = "kprobe_exporter_stack_hits_lost_total"
+    counted = OPEN.replace("attach", "stacks: {max: 1}, attach")
+    machine.start(counted, READ)
+    counts = machine.agent._stacks.of("open")
+    assert counts is not None
+    assert (machine.value(name, "open"), machine.value(name, "read")) == (0, None)
+    for stack, hits in ((b"a", 1), (b"b", 3), (b"c", 4)):
+        counts.add((stack,), Weight(hits, 0))
+    assert machine.value(name, "open") == 7
+    assert machine.reload(counted) is None
+    assert machine.value(name, "open") == 7
+    assert machine.reload(READ) is None
+    assert machine.value(name, "open") is None
 
 
 def test_a_new_probe_counts(machine: Machine) -> None:

@@ -35,7 +35,7 @@ profiles = st.dictionaries(
     st.lists(frames, max_size=4).map(tuple),
     st.builds(Weight, st.integers(1, 2**40), st.integers(0, 2**63)),
     max_size=6,
-).map(lambda stacks: TIMES._replace(stacks=stacks))
+).map(lambda stacks: TIMES._replace(stacks=stacks, lost=0))
 
 
 def _message(proto: descriptor_pb2.FileDescriptorProto, name: str, fields: str) -> None:
@@ -92,7 +92,14 @@ def test_folded_text() -> None:
     assert folded(HITS) == (
         b"do_syscall_64;ksys_read;vfs_read 3\nkthread;vfs_read 2\ndo_syscall_64;ksys_write;vfs_write 1\n"
     )
-    assert folded(TIMES) == b"do_syscall_64;ksys_write;vfs_write 70\ndo_syscall_64;ksys_read;vfs_read 30\n"
+    timed = b"do_syscall_64;ksys_write;vfs_write 70\ndo_syscall_64;ksys_read;vfs_read 30\n"
+    assert folded(TIMES._replace(lost=0)) == timed
+
+
+def test_folded_text_reports_lost_hits() -> None:
+    """The sum of all lines by hits is that of all hits. A field's sum over the lost hits is not known."""
+    assert folded(HITS._replace(lost=7)) == folded(HITS) + b"[hits_lost] 7\n"
+    assert folded(TIMES) == folded(TIMES._replace(lost=0)) + b"[7_hits_lost] 0\n"
 
 
 def test_pprof() -> None:
@@ -102,7 +109,8 @@ def test_pprof() -> None:
     types = [(text[one.type], text[one.unit]) for one in found.sample_type]
     assert types == [("hits", "count"), ("duration", "nanoseconds")]
     assert text[found.default_sample_type] == "duration"
-    assert stacks_of(found) == {tuple(map(bytes.decode, stack)): weight for stack, weight in STACKS.items()}
+    whole = {tuple(map(bytes.decode, stack)): weight for stack, weight in STACKS.items()}
+    assert stacks_of(found) == {**whole, ("[hits_lost]",): (7, 0)}
     assert (found.time_nanos, found.duration_nanos) == (5 * SECOND, 3 * SECOND)
     assert [text[one] for one in found.comment] == ["7 hits are missing, whose stacks were not kept or lost"]
     assert stacks_of(read(HITS))[("vfs_read", "kthread")] == (2,)
