@@ -20,7 +20,7 @@ from kprobe_exporter.probing.event_source import PAGE_PARSER, choose
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.lists import ADDRESSES
-from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
+from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks, uretprobe_check
 from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kernel_files import running_kernel
@@ -95,6 +95,7 @@ def examine(tracefs: Path | None, root: Path) -> list[Check]:
     place = tracefs or (before.path if before else USUAL)
     kernel = Check("kernel", "ok", f"{platform.release()} {platform.machine()}")
     checks = [kernel, _user(os.geteuid()), _page_parser(PAGE_PARSER), *kernel_checks(root)]
+    checks.append(uretprobe_check(platform.release(), platform.machine()))
     checks += confinement_checks(root, place, os.environ)
     with ExitStack() as stack:
         try:

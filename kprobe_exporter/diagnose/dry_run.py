@@ -1,6 +1,7 @@
 """Predicts how `run` would attach each probe on a kernel, by reading alone: it changes nothing."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -8,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import ProbeRefused, one_line
-from kprobe_exporter.grammar.target import Target, parse_target
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.snapshot import ShownState, summary
@@ -21,6 +22,7 @@ from kprobe_exporter.symbols.functions import Answer, Functions
 from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.define import not_built
+from kprobe_exporter.tracefs.features import uretprobe_hazard
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kernel_files import KernelFiles
 
@@ -42,6 +44,7 @@ class Known:
     """What is known of the kernel by reading: facts for planning, and its expected answers to definitions.
 
     ``programs`` tells whether the programs of this machine are those that the kernel would probe.
+    ``uretprobes`` is a warning about return probes in programs.
     """
 
     kernel: Kernel
@@ -49,6 +52,7 @@ class Known:
     function: Callable[[Target], Answer]
     eprobes: Answer
     programs: bool = True
+    uretprobes: str | None = None
     containers: ContainerFiles = field(default_factory=lambda: ContainerFiles(RunningContainers()))
 
 
@@ -61,6 +65,9 @@ class ProgramProbe(NamedTuple):
     plan: str = ""
     because: str = "a program is a file of the machine and not of its kernel: only 'check --live' there looks"
 
+
+RETURNS = re.compile(rf"(?:^|> |\| )(?:{Kind.URETPROBE}|{Kind.UCALL}):")
+"""Found in a target that has a return probe in a program."""
 
 Settled: TypeAlias = ProbeSpec | JoinedSpec | ProgramProbe
 
@@ -104,6 +111,7 @@ def look_each(
             lambda target: _answer(functions, kernel, target),
             functions.eprobes(),
             programs,
+            uretprobe_hazard(files.release, files.machine),
         )
         found = []
         for config in whole:
@@ -122,7 +130,10 @@ def resolve(config: Config, known: Known) -> list[DryRunRow]:
     for probe in config.probes:
         ways = [*_ways(probe, config.settings.namespace, known, layout_ids)]
         if probe.enabled:
-            rows.append(_settle(probe, ways, known, taken))
+            row = _settle(probe, ways, known, taken)
+            if known.uretprobes and row.state in ("up", "unsure") and RETURNS.search(row.target):
+                row = replace(row, why=(*row.why, known.uretprobes))
+            rows.append(row)
         else:
             rows.append(_row(probe, "disabled", None, "'enabled: false' in the configuration", {}))
     return rows

@@ -1,6 +1,7 @@
 """The features of this kernel, each found by looking or by a trial write, never by a version."""
 
 import errno
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -68,6 +69,9 @@ FILES = {
 }
 """The features that are there if these files of an instance are."""
 
+HIDES_URETPROBE: dict[tuple[int, ...], tuple[int, ...]] = {(6, 12): (6, 12, 14), (6, 13): (6, 13, 3)}
+"""By series, the first release that hides the system call uretprobe from seccomp filters."""
+
 FIXES = {
     "kprobe": f"Boot a kernel with CONFIG_KPROBE_EVENTS; {FALLBACK}.",
     "kretprobe": f"Boot a kernel with CONFIG_KPROBE_EVENTS and CONFIG_KRETPROBES; {FALLBACK}.",
@@ -108,6 +112,34 @@ def kernel_checks(root: Path) -> list[Check]:
         ),
         _presence("btf", {str(btf): btf.exists()}),
     ]
+
+
+def uretprobe_hazard(release: str, machine: str) -> str | None:
+    """Return a clause if return probes may get programs killed on this kernel, by uname(2); else None.
+
+    Since 6.11 (ff474a78cef5) a function with a uretprobe returns through the system call uretprobe on x86-64,
+    and seccomp filters that do not know it refuse it or kill the program. 6.14 (cf6cb56ef244) hides it from
+    them, and so do 6.12.14 and 6.13.3. No file of the kernel shows this, so its version decides.
+    """
+    found = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", release, re.ASCII)
+    if found is None or machine != "x86_64":
+        return None
+    version = tuple(int(number or 0) for number in found.groups())
+    if not (6, 11) <= version < HIDES_URETPROBE.get(version[:2], (6, 14)):
+        return None
+    return (
+        f"on Linux {found[0]} a seccomp filter may kill programs in which a function with a uretprobe returns"
+    )
+
+
+def uretprobe_check(release: str, machine: str) -> Check:
+    """Check whether seccomp filters see the returns of functions in programs."""
+    if (hazard := uretprobe_hazard(release, machine)) is None:
+        return Check(
+            "seccomp_uretprobe", "ok", "no seccomp filter sees the return of a function with a uretprobe"
+        )
+    fix = "Boot Linux 6.12.14, 6.13.3, 6.14 or later; until then attach no uretprobe and no ucall there."
+    return Check("seccomp_uretprobe", "warn", hazard, fix)
 
 
 def instance_checks(instance: Instance) -> list[Check]:

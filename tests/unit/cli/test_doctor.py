@@ -105,6 +105,16 @@ def test_what_a_container_takes_is_looked_at(tmp_path: Path) -> None:
     assert f"tracefs is at {tmp_path}/nowhere, not below /sys" in checks["apparmor"].evidence
 
 
+@pytest.mark.parametrize(("release", "state"), [("6.11.0-29-generic", "warn"), ("6.14.0", "ok")])
+def test_uretprobes_under_seccomp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, state: str
+) -> None:
+    monkeypatch.setattr("platform.release", lambda: release)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    checks = {check.name: check for check in examine(tmp_path / "nowhere", Path("/"))}
+    assert checks["seccomp_uretprobe"].state == state
+
+
 def test_events_that_threads_are_followed_by(fake: FakeTracefs) -> None:
     check = next(check for check in tracefs_checks(fake) if check.name == "cgroup_events")
     assert check.state == "no"

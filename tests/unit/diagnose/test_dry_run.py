@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.config.values import Attach, Config, Label, Metric, Probe, Settings, Within
-from kprobe_exporter.diagnose.dry_run import DryRunRow, Known, resolve
+from kprobe_exporter.diagnose.dry_run import DryRunRow, Known, look, resolve
+from kprobe_exporter.diagnose.saved_kernel import load
 from kprobe_exporter.elf import Code
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.identity.running import RunningContainers
@@ -22,6 +23,7 @@ from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from tests.support.container_processes import ContainerProcesses
 from tests.support.fake_tracefs import EXEC_FORMAT
+from tests.unit.captured import FIXTURES
 
 EXEC = "tracepoint:sched:sched_process_exec"
 COMM = (Metric("counter", "x_total", "help", labels=(Label("comm", "comm"),)),)
@@ -69,6 +71,25 @@ def test_the_first_that_works() -> None:
     found = row(known(lacks=("kprobe_events",)), made)
     assert (found.state, found.target) == ("up", EXEC)
     assert found.why[1].startswith("kprobe:a: this kernel was built without CONFIG_KPROBE_EVENTS")
+
+
+def test_return_probes_in_programs_under_seccomp() -> None:
+    here = replace(known({"a": YES}), uretprobes="a filter may kill", programs=False)
+    for target in ("uretprobe:/bin/x:f", "ucall:/bin/x:f"):
+        made = probe("p", target)
+        assert row(here, made).why[-1] == "a filter may kill"
+        assert "a filter may kill" not in row(replace(here, uretprobes=None), made).why
+        assert "a filter may kill" not in row(replace(here, has=lambda path: False), made).why
+    for target in ("uprobe:/bin/x:f", "kretprobe:a", "uprobe:/bin/uretprobe:f"):
+        assert "a filter may kill" not in row(here, probe("p", target)).why
+
+
+@pytest.mark.parametrize(("release", "warned"), [("6.12.9+bpo-amd64", 1), ("6.12.117+deb13-amd64", 0)])
+def test_release_of_a_saved_kernel_decides_about_seccomp(release: str, warned: int) -> None:
+    kernel = replace(load(FIXTURES / "kernels/6.12.tar.xz").kernel, release=release)
+    made = Config(Settings(), (probe("p", "uretprobe:/bin/x:f"), probe("q", "kprobe:vfs_read")))
+    found = look(made, kernel, lambda: True, programs=False)
+    assert [len([why for why in one.why if "seccomp" in why]) for one in found] == [warned, 0]
 
 
 def test_none_that_works() -> None:

@@ -13,6 +13,8 @@ from kprobe_exporter.tracefs.features import (
     instance_checks,
     kernel_checks,
     try_kind,
+    uretprobe_check,
+    uretprobe_hazard,
 )
 from kprobe_exporter.tracefs.instance import Instance
 from tests.unit.tracefs.conftest import Table
@@ -191,3 +193,28 @@ def test_lockdown(tmp_path: Path, modes: str, state: str) -> None:
 def test_a_switch_that_is_off(tmp_path: Path, name: str, path: str) -> None:
     check = by_name(kernel_checks(make(tmp_path, FILES | {path: "0\n"})))[name]
     assert (check.state, check.evidence, check.required) == ("warn", f"/{path} is 0", False)
+
+
+@pytest.mark.parametrize(
+    ("release", "machine", "dangerous"),
+    [
+        *((f"{release}", "x86_64", True) for release in ("6.11", "6.11.0-29-generic", "6.11.10-amd64")),
+        *(
+            (f"{release}", "x86_64", True)
+            for release in ("6.12.9+bpo-amd64", "6.12.13", "6.13.0-rc1", "6.13.2")
+        ),
+        *((f"{release}", "x86_64", False) for release in ("6.12.14", "6.12.117+deb13-amd64", "6.13.3")),
+        *(
+            (f"{release}", "x86_64", False)
+            for release in ("6.14.0-rc2", "6.18.44", "7.2.13", "10.0", "6.10.14")
+        ),
+        *((f"{release}", "x86_64", False) for release in ("5.10.0-46-amd64", "", "unknown", "6")),
+        *((f"{release}", "aarch64", False) for release in ("6.11.0", "6.12.1")),
+    ],
+)
+def test_uretprobes_under_seccomp(release: str, machine: str, dangerous: bool) -> None:
+    hazard, check = uretprobe_hazard(release, machine), uretprobe_check(release, machine)
+    assert (hazard is not None, check.state) == (dangerous, "warn" if dangerous else "ok")
+    if dangerous:
+        assert check.evidence == hazard
+        assert str(hazard).startswith(f"on Linux 6.1{release[3]}")
