@@ -150,10 +150,9 @@ class TraceProcess(ForkedChild):
         return f"{self.output!r} {self.errors}"
 
     def close(self) -> None:
-        """End it if it still runs, and close its files."""
+        """Wait for its end, and close its files."""
         try:
-            if self.poll() is None:
-                self.end()
+            self.wait()
         except AssertionError:
             self.signal(signal.SIGKILL)
             self.wait()
