@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import Attach, Label, Metric, Probe
+from kprobe_exporter.config.values import GUESSED_RETURN, Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.hist import HistFeed, HistTable
@@ -74,7 +74,7 @@ def histogram(*fields: str, value: str) -> Metric:
             [POSITIVE, "hist:keys=return:size=512 if return <= 0 && return >= -4095", EVERY],
         ),
         (
-            attach("kretprobe:f", "long", "return != 0"),
+            replace(attach("kretprobe:f", filter_text="return != 0"), returns=GUESSED_RETURN),
             (counter("comm"),),
             [
                 "hist:keys=comm:size=4096 if return != 0",
