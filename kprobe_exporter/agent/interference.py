@@ -22,9 +22,9 @@ OfTheInstance: TypeAlias = Literal["tracefs_gone", "instance_gone", "locked_down
 """Faults because of which the instance's files cannot be read."""
 
 OfTheMachine: TypeAlias = Literal["ftrace_off", "kprobes_off"]
-OfAProbe: TypeAlias = Literal["module_gone", "probe_disabled", "probe_gone"]
+OfAProbe: TypeAlias = Literal["module_gone", "probe_disabled", "probe_gone", "filter_changed"]
 
-Fault: TypeAlias = OfTheInstance | OfTheMachine | OfAProbe | Literal["tracing_off"]
+Fault: TypeAlias = OfTheInstance | OfTheMachine | OfAProbe | Literal["tracing_off", "setting_changed"]
 
 OF_THE_INSTANCE: tuple[Fault, ...] = get_args(OfTheInstance)
 
@@ -34,11 +34,13 @@ MEANING: Mapping[Fault, str] = {
     "locked_down": "the kernel was locked down, which forbids all tracing: the last counts stay",
     "descriptors_exhausted": "no file descriptor is left (EMFILE): raise the limit of open files",
     "tracing_off": "another process wrote 0 to the instance's tracing_on: it is 1 again",
+    "setting_changed": "another process changed a setting of the agent's instance: it is set again",
     "ftrace_off": "kernel.ftrace_enabled is 0: probes at the start of functions do not fire until it is 1",
     "kprobes_off": "all kprobes are off (debug/kprobes/enabled is 0): none fires until it is 1",
     "module_gone": "the module of the function was unloaded: it fires when that is loaded again",
     "probe_disabled": "another process disabled it in the agent's instance: it is enabled again",
     "probe_gone": "another process deleted its definition: it is installed again",
+    "filter_changed": "another process changed its filter in the agent's instance: it is set again",
 }
 
 SWITCHES: Mapping[Fault, Path] = {
@@ -47,7 +49,13 @@ SWITCHES: Mapping[Fault, Path] = {
 }
 """Switches of the whole machine (kernel/trace/ftrace.c, kernel/kprobes.c): the agent never changes them."""
 
-REPAIRED: tuple[Fault, ...] = ("tracing_off", "probe_disabled", "probe_gone")
+REPAIRED: tuple[Fault, ...] = (
+    "tracing_off",
+    "setting_changed",
+    "probe_disabled",
+    "probe_gone",
+    "filter_changed",
+)
 """Faults that the agent repairs as soon as it notices them."""
 
 PARTS_A_LOOK = 20
@@ -143,7 +151,7 @@ class Interference:
         return repairs
 
     def _instance_is_well(self) -> bool:
-        """Return whether its files can be read. Turn recording on again if another process turned it off."""
+        """Return whether its files can be read. Undo what another process changed of its settings."""
         found: Fault | None = None
         try:
             off = self._instance.read("tracing_on").strip() == b"0"
@@ -151,6 +159,12 @@ class Interference:
             if off:
                 self._interrupted("")
                 self._instance.write("tracing_on", "1")
+            changed = self._instance.settings.changed()
+            self._set("setting_changed", "", holds=bool(changed))
+            if changed:
+                log.warning("changed in %s: %s", self._instance.path, ", ".join(changed))
+                self._interrupted("")
+                self._instance.settings.restore(changed)
             self._instance.keep_marker()
         except OSError as error:
             found = _why(self._instance, error)
@@ -171,12 +185,16 @@ class Interference:
     def _examine(self, name: str, part: Installed, now: float) -> Iterator[Repair]:
         try:
             enabled = self._instance.read(f"events/{part.system}/{part.event}/enable").strip()
+            filtered = part.restore_filter()
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV):
                 self._interrupted("")  # deleting it wiped the unread buffer
                 yield self._repair(name, "probe_gone", "replace", now)
             return
         self._set("probe_gone", name, holds=False)
+        self._set("filter_changed", name, holds=filtered)
+        if filtered:
+            self._interrupted(name)
         if part.records and not enabled.startswith(b"1"):
             self._interrupted(name)
             yield self._repair(name, "probe_disabled", "enable", now)

@@ -168,7 +168,7 @@ class SavedTracefs:
     def _refuse(self, path: str, text: str = "") -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
-    write = remove_hist_triggers = mkdir = rmdir = open_pipe = open_marker = lock = _refuse
+    write = truncate = mkdir = rmdir = open_pipe = open_marker = lock = _refuse
 
 
 def _relative(path: str) -> str:

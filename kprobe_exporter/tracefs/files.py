@@ -10,7 +10,8 @@ from typing import NoReturn, Protocol
 TRACEABLE = "available_filter_functions"
 """The file with one line, ``sym`` or ``sym [mod]``, for each function that ftrace can patch."""
 
-INSTANCE_EVENT = re.compile(r"instances/\w+/events/[\w-]+/\w+")
+TRUNCATED = re.compile(r"instances/\w+/(?:events/[\w-]+/\w+/trigger|set_event(?:_notrace)?_pid)")
+"""The files of an instance that may be opened with O_TRUNC."""
 
 
 class Tracefs(Protocol):
@@ -21,7 +22,7 @@ class Tracefs(Protocol):
 
     def read(self, path: str) -> bytes: ...
     def write(self, path: str, text: str) -> None: ...
-    def remove_hist_triggers(self, path: str) -> None: ...
+    def truncate(self, path: str) -> None: ...
     def exists(self, path: str) -> bool: ...
     def names(self, path: str) -> list[str]: ...
     def mkdir(self, path: str) -> None: ...
@@ -57,15 +58,16 @@ class MountedTracefs:
         finally:
             os.close(fd)
 
-    def remove_hist_triggers(self, path: str) -> None:
-        """Remove all hist triggers of the event of an instance at this path, and no other triggers.
+    def truncate(self, path: str) -> None:
+        """Open one of the TRUNCATED with O_TRUNC. Raises ValueError for any other file.
 
-        The kernel waits once for each where ``!hist:…`` waits twice, because it frees no parsed command
-        (event_trigger_regex_open() of kernel/trace/trace_events_trigger.c). O_TRUNC is allowed nowhere else.
+        All ids of a list go, or all hist triggers of an event and no others. The kernel waits once for each
+        trigger where ``!hist:…`` waits twice, because it frees no parsed command (event_trigger_regex_open()
+        of kernel/trace/trace_events_trigger.c).
         """
-        if not INSTANCE_EVENT.fullmatch(path):
-            raise ValueError(f"{path!r} is not an event of an instance")
-        os.close(os.open(self.root / path / "trigger", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))
+        if not TRUNCATED.fullmatch(path):
+            raise ValueError(f"{path!r} must not be truncated")
+        os.close(os.open(self.root / path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))
 
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()
@@ -120,4 +122,4 @@ class ReadOnlyTracefs(MountedTracefs):
     def _refuse(self, path: str, text: str = "") -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.root / path))
 
-    write = remove_hist_triggers = mkdir = rmdir = open_pipe = open_marker = lock = _refuse
+    write = truncate = mkdir = rmdir = open_pipe = open_marker = lock = _refuse

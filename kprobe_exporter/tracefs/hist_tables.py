@@ -259,7 +259,7 @@ def detach(instance: Instance, event: str, triggers: Collection[tuple[str, Spell
         instance.release(share_name(event, spelled))
     if triggers and not instance.shares_any(share_name(event)):
         with suppress(OSError):
-            instance.files.remove_hist_triggers(f"{instance.path}/{event}")
+            instance.files.truncate(f"{instance.path}/{event}/trigger")
         return
     for trigger, spelled in triggers:
         if not instance.shares(share_name(event, spelled)):

@@ -12,6 +12,7 @@ from kprobe_exporter.errors import RemovalStopped, TracefsError
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.kept_settings import KeptSettings
 from kprobe_exporter.tracefs.marker import marker_seconds
 from kprobe_exporter.tracefs.ownership import MARKER, alone, busy, contents, is_marked, mark, refuse_foreign
 from kprobe_exporter.tracefs.refusal import cannot_make
@@ -41,7 +42,8 @@ class Instance:
     hold events that are still needed, so no definition that was ever enabled may be deleted. ``retired`` are
     the events, oldest first, that no probe uses until a definition like theirs is needed again.
     ``filters`` are those of the tracepoints' own events, by their directories. ``guard`` is a filter that
-    every recorded event has to pass, besides its own. ``removal`` reports the progress of ``close``, and may
+    every recorded event has to pass, besides its own. ``settings`` are as ``set_up`` and later writes left
+    them. ``removal`` reports the progress of ``close``, and may
     end it early.
     ``probed_files`` are open from planning probes in them until these are installed; the caller closes them.
     """
@@ -57,6 +59,7 @@ class Instance:
         self.probed_files = ProbedFiles()
         self.filters = SharedFilters()
         self.guard: str | None = None
+        self.settings = KeptSettings(files, self.path)
         self._uses: Counter[str] = Counter()
         self._lock = lock
 
@@ -139,6 +142,7 @@ class Instance:
         if record_tgid:
             self.write("options/record-tgid", "1")
         self.write("tracing_on", "1")
+        self.settings.keep()
 
     def exclude_own_threads(self) -> bool:
         """Exclude this thread, and every thread that it will start, from what the instance records.
@@ -268,6 +272,7 @@ class Instance:
 
     def write(self, path: str, text: str) -> None:
         self.files.write(f"{self.path}/{path}", text)
+        self.settings.written(path)
 
     def stop_recording(self) -> None:
         """Stop recording at once; hits are still counted. Never raises."""

@@ -19,6 +19,9 @@ from kprobe_exporter.tracefs.stack_tables import StackTrigger
 
 log = logging.getLogger(__name__)
 
+NO_FILTER = "none"
+"""What the file ``filter`` shows of an event without one (print_event_filter() of trace_events_filter.c)."""
+
 STACK = "stacktrace"  # The trigger that records kernel stacks (kernel/trace/trace_events_trigger.c)
 
 
@@ -106,6 +109,18 @@ class Installed:
             self._write("filter", text, f"the filter '{text}' is refused", *logs)
         if self._instance.guard is not None and self.spec.plan == "events":
             self._write("filter", self._guarded(text), "its filter is refused")
+
+    def restore_filter(self) -> bool:
+        """Write the event's filter again if another process has changed it; return whether it has.
+
+        Raises OSError.
+        """
+        ours = self.spec.kernel_filter if self.owned else self._instance.filters.text(self._dir)
+        shown = self._instance.read(f"{self._dir}/filter").decode(errors="replace").strip()
+        if shown == (NO_FILTER if ours in (None, ALL_PASS) else ours):
+            return False
+        self._instance.write(f"{self._dir}/filter", ours or ALL_PASS)
+        return True
 
     def _guarded(self, text: str | None) -> str:
         """Return a filter that the instance's guard has to pass as well."""

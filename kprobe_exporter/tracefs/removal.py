@@ -85,7 +85,7 @@ def switch_off(files: Tracefs, instance: str, removal: Removal) -> None:
     for system, name in removal.each(events, "removing triggers"):
         event = f"{instance}/events/{system}/{name}"
         with suppress(OSError):
-            files.remove_hist_triggers(event)
+            files.truncate(f"{event}/trigger")
         with suppress(OSError):
             files.write(f"{event}/trigger", soft_trigger_off(system, name))
     for system, name in removal.each(events, "switching events off"):

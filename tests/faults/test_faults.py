@@ -85,6 +85,29 @@ def test_stopped_and_disabled(suffering: Suffering, files: MountedTracefs) -> No
     wrote_0(suffering, files, events_of("enters", files), "probe_disabled")
 
 
+def test_settings_and_filters(suffering: Suffering, files: MountedTracefs) -> None:
+    """Another process changes them, as trace-cmd does with -a: the agent sets them again and goes on."""
+    suffering.is_well()
+    changes = {
+        f"{INSTANCE}/trace_clock": "local",
+        f"{INSTANCE}/trace_options": "noirq-info",
+        f"{INSTANCE}/tracing_cpumask": "1",
+        f"{INSTANCE}/buffer_size_kb": "8",
+        f"{INSTANCE}/set_event_pid": "1",
+        f"{INSTANCE}/current_tracer": "function",
+        f"{EVENTS}/ppid/filter": "common_pid == 1",
+    }
+    for path, text in changes.items():
+        before = files.read(path)
+        files.write(path, text)
+        assert files.read(path) != before
+        eventually(lambda: files.read(path) == before)  # noqa: B023
+        eventually(lambda: not (suffering.holds("setting_changed") or suffering.holds("filter_changed")))
+        suffering.is_well()
+    assert suffering.noticed("setting_changed") == len(changes) - 1
+    assert suffering.noticed("filter_changed") == 1
+
+
 def test_deleted(suffering: Suffering, files: MountedTracefs, tracefs: Path) -> None:
     """A deleted probe is reinstalled, its counters continue. Enabled ones and the instance give EBUSY."""
     suffering.is_well()

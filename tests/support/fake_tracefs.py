@@ -206,13 +206,16 @@ class FakeTracefs:
             return self._read_instance(instance, path, rest).encode()
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
-    def remove_hist_triggers(self, path: str) -> None:
-        self.writes.append((f"{path}/trigger", ""))
-        instance, key = self._instance(path)
-        if instance is None or not self.exists(f"{path}/enable"):
+    def truncate(self, path: str) -> None:
+        self.writes.append((path, ""))
+        instance, rest = self._instance(path)
+        if instance is None or not self.exists(path):
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if rest.endswith("_pid"):
+            instance.values[rest] = ""
+            return
         with self._switching(path.split("/")[1]):
-            self.waits += len(instance.triggers.pop(key, {}))
+            self.waits += len(instance.triggers.pop(rest.removesuffix("/trigger"), {}))
 
     def write(self, path: str, text: str) -> None:
         self.writes.append((path, text))
@@ -401,7 +404,10 @@ class FakeTracefs:
         if event and parts[3] == "enable":
             soft = self._triggers(instance)(rest.rpartition("/")[0]) > 0
             return f"{int(path.split('/')[1] in event.enabled)}{'*' * soft}\n"
-        if (event or static) and parts[3] in {"enable", "filter", "trigger"}:
+        if (event or static) and parts[3] == "filter":
+            text = instance.values.get(rest, "0")
+            return f"{'none' if text == '0' else text}\n"
+        if (event or static) and parts[3] in {"enable", "trigger"}:
             return instance.values.get(rest, "0\n")
         if event and parts[3] == "hist":
             tables = instance.triggers.get(rest.removesuffix("/hist"), {})

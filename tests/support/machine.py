@@ -17,6 +17,7 @@ from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.snapshot import ProbeStatus
 from kprobe_exporter.service.shutdown import Shutdown
+from kprobe_exporter.tracefs.instance import Instance
 from tests.support.fake_tracefs import FakeTracefs
 from tests.support.patience import eventually
 
@@ -39,6 +40,11 @@ class Machine:
         self.head = ""
         self.stop = Shutdown()
         self.agent: Agent
+
+    @property
+    def instance(self) -> Instance:
+        """The agent's."""
+        return self.agent._instance
 
     def write(self, *probes: str, settings: str = "") -> None:
         rest = f"global: {{{settings}}}\n" if settings else ""

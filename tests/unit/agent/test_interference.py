@@ -44,6 +44,65 @@ def test_recording_that_was_stopped_goes_on(machine: Watched, caplog: pytest.Log
     assert caplog.text.count("[tracing_off]") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "ours", "another", "restored"),
+    [
+        ("trace_clock", "local [mono] x86-tsc", "local mono [x86-tsc]", "mono"),
+        ("tracing_cpumask", "ff", "1", "ff"),
+        ("buffer_size_kb", "1408", "4", "1408"),
+        ("current_tracer", "nop", "function", "nop"),
+        ("trace_options", "nostacktrace\noverwrite", "stacktrace\noverwrite", "nostacktrace"),
+        ("set_event_pid", "", "77", ""),
+    ],
+)
+def test_a_setting_is_set_again(
+    machine: Watched, caplog: pytest.LogCaptureFixture, name: str, ours: str, another: str, restored: str
+) -> None:
+    path = f"instances/{GROUP}/{name}"
+    machine.files.write(path, ours)
+    machine.instance.settings.keep()
+    machine.look()
+    assert machine.fault("setting_changed") == (0, 0)
+    machine.files.write(path, another)
+    machine.look()
+    assert machine.files.writes[-1] == (path, restored)
+    assert machine.fault("setting_changed") == (1, 1)
+    assert f"changed in instances/{GROUP}: {name}" in caplog.text
+    machine.files.write(path, ours)
+    machine.look()
+    assert machine.fault("setting_changed") == (0, 1)
+
+
+def test_an_option_that_a_tracer_brought_is_no_change(machine: Watched) -> None:
+    path = f"instances/{GROUP}/trace_options"
+    machine.files.write(path, "overwrite\nnofunc_stack_trace")
+    machine.instance.settings.keep()
+    machine.files.write(path, "overwrite\nnograph-time")
+    machine.look()
+    assert machine.fault("setting_changed") == (0, 0)
+
+
+def test_the_agents_own_change_is_none(machine: Watched) -> None:
+    machine.files.write(f"instances/{GROUP}/trace_options", "nouserstacktrace")
+    machine.instance.settings.keep()
+    machine.instance.write("trace_options", "userstacktrace")
+    machine.look()
+    assert machine.fault("setting_changed") == (0, 0)
+
+
+@pytest.mark.parametrize("probe", ["open", "counted"])
+def test_a_filter_is_set_again(machine: Watched, caplog: pytest.LogCaptureFixture, probe: str) -> None:
+    path = f"{EVENTS}/{probe}/filter"
+    before = machine.real_read(path)
+    machine.files.write(path, "common_pid == 1")
+    machine.look()
+    assert machine.real_read(path) == before
+    assert machine.fault("filter_changed") == (1, 1)
+    machine.look()
+    assert machine.fault("filter_changed") == (0, 1)
+    assert caplog.text.count("[filter_changed]") == 1
+
+
 def test_a_disabled_probe_is_enabled(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
     machine.fire("do_open", 3)
     machine.files.write(f"{EVENTS}/open/enable", "0")

@@ -26,8 +26,8 @@ class Table:
         if code := self.refused.get(path):
             raise OSError(code, os.strerror(code), path)
 
-    def remove_hist_triggers(self, path: str) -> None:
-        self.write(f"{path}/trigger", "")
+    def truncate(self, path: str) -> None:
+        self.write(path, "")
 
     def exists(self, path: str) -> bool:
         return path in self.files

@@ -164,10 +164,10 @@ def test_a_filter_that_stayed_is_none_of_the_next_one(
 ) -> None:
     kernel.refused = {("/filter", "0"): errno.ENOMEM}
     retire(instance, FILTERED)
-    assert kernel.read(FILTER) == b"common_pid > 1"
+    assert kernel.read(FILTER) == b"common_pid > 1\n"
     kernel.refused = {}
     assert install(instance, spec, names_in_use(instance)).event == "p"
-    assert kernel.read(FILTER) == (spec.filter or "0").encode()
+    assert kernel.read(FILTER).decode() == f"{spec.filter or 'none'}\n"
 
 
 def test_one_whose_filter_cannot_be_cleared_is_not_taken_up(instance: Instance, kernel: Stubborn) -> None:

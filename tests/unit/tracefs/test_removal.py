@@ -182,15 +182,17 @@ def test_a_short_removal_is_finished(kernel: FakeTracefs) -> None:
         "",
         "kprobe_events",
         "dynamic_events",
-        "events/sched/sched_switch",
-        "instances/a",
-        "instances/a/events/b",
-        "instances/a/events/b/c/d",
-        "instances/../events/b/c",
-        "instances/a/events/../..",
-        "/instances/a/events/b/c",
+        "set_event_pid",
+        "events/sched/sched_switch/trigger",
+        "instances/a/trigger",
+        "instances/a/events/b/trigger",
+        "instances/a/events/b/c/d/trigger",
+        "instances/../events/b/c/trigger",
+        "instances/a/events/../../trigger",
+        "/instances/a/events/b/c/trigger",
+        "instances/a/../set_event_pid",
     ],
 )
 def test_no_other_path_is_truncated(tmp_path: Path, path: str) -> None:
-    with pytest.raises(ValueError, match="is not an event of an instance"):
-        MountedTracefs(tmp_path).remove_hist_triggers(path)
+    with pytest.raises(ValueError, match="must not be truncated"):
+        MountedTracefs(tmp_path).truncate(path)

@@ -1,0 +1,68 @@
+"""The settings of an instance as the agent left them, so that it notices what another process changes."""
+
+import re
+from contextlib import suppress
+
+from kprobe_exporter.tracefs.files import Tracefs
+
+OPTIONS = "trace_options"
+"""The file that shows all of an instance's options, NAME or noNAME on each line."""
+
+IDS = ("set_event_notrace_pid", "set_event_pid")
+"""Files of thread ids. Empty ones are watched; the kernel itself keeps the others up to date."""
+
+SETTINGS = ("trace_clock", OPTIONS, "current_tracer", "tracing_cpumask", "buffer_size_kb", *IDS)
+"""Files that decide what an instance records, and how. The clock is first: writing it clears the buffer."""
+
+
+class KeptSettings:
+    """What the files of one instance contained after the agent's last change. Not thread-safe."""
+
+    def __init__(self, files: Tracefs, instance: str) -> None:
+        self._files, self._instance = files, instance
+        self._kept: dict[str, bytes] = {}
+
+    def keep(self) -> None:
+        """Take all settings as they are now for the agent's own."""
+        for name in SETTINGS:
+            with suppress(OSError):  # a kernel may lack one
+                self._kept[name] = self._read(name)
+
+    def written(self, path: str) -> None:
+        """Take a setting for the agent's own again, after the agent has written a file of the instance."""
+        name = OPTIONS if path.startswith("options/") else path
+        if name in self._kept:
+            self._kept[name] = self._read(name)
+
+    def changed(self) -> dict[str, list[str]]:
+        """Return the changed settings, each with what has to be written to undo that. Raises OSError."""
+        return {name: words for name in self._kept if (words := self._undoing(name))}
+
+    def restore(self, changed: dict[str, list[str]]) -> None:
+        """Undo changes as far as the kernel lets it. The next look tries again."""
+        for name, words in changed.items():
+            for word in words:
+                with suppress(OSError):
+                    if name in IDS:
+                        self._files.truncate(f"{self._instance}/{name}")
+                    else:
+                        self._files.write(f"{self._instance}/{name}", word)
+
+    def _undoing(self, name: str) -> list[str]:
+        kept, now = self._kept[name], self._read(name)
+        if kept == now:
+            return []
+        if name == OPTIONS:  # a tracer may have added some, and taken its own away
+            there = set(now.decode().split())
+            return [word for word in kept.decode().split() if _negated(word) in there and word not in there]
+        if name in IDS:
+            return [] if kept.strip() else [""]
+        chosen = re.search(rb"\[(\w[\w-]*)\]", kept)  # of the clocks, which are all shown
+        return [(chosen[1] if chosen else kept.strip()).decode()]
+
+    def _read(self, name: str) -> bytes:
+        return self._files.read(f"{self._instance}/{name}")
+
+
+def _negated(option: str) -> str:
+    return option.removeprefix("no") if option.startswith("no") else f"no{option}"
