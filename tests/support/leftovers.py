@@ -22,8 +22,8 @@ ALONE = "KPROBE_EXPORTER_VM" in os.environ
 NAMES = re.compile(
     r"kprobe_exporter.*"  # the names of agents, traces and doctors
     r"|.*_under_test.*|kp_.*|capture_.*|harness_.*"
-    r"|contract_test.*|example-packs|foreign|hostile_logs|hostile_web|other|other_agent|otlp_faults"
-    r"|slow_clients|somebody"
+    r"|contract_test.*|example-packs|foreign|hostile_logs|hostile_web|kpe_fields|native_histograms"
+    r"|oracle_\d+|other|other_agent|otlp_.*|pid_namespace|slow_clients|somebody"
 )
 """Names of event groups and of instances."""
 
