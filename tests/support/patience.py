@@ -16,8 +16,11 @@ REFERENCE = 0.15
 """Seconds that `_import_time` measures on an idle core of 2.5 GHz."""
 
 MOST = 25.0
-"""The largest factor, of an emulated CPU beside other loads: a wait of 20 s then ends before its suite is
-ended for a hang (STALL in tests/vm). A machine that is slower still shows up as failing tests."""
+"""The largest factor, of an emulated CPU beside other loads. A machine that is slower still shows up as
+failing tests."""
+
+LONGEST = 500.0
+"""Seconds of the longest wait: its test then fails before its suite is ended for a hang."""
 
 _VARIABLE = "KPROBE_EXPORTER_TEST_SLOWNESS"
 
@@ -39,12 +42,14 @@ def eventually(true: Callable[[], object], seconds: float = 20, pause: float = 0
     """Wait until a condition holds that another process or the kernel is about to fulfil.
 
     Between two looks it sleeps for `pause` seconds; with 0 its processor stays busy. Raises AssertionError if
-    the condition does not hold within `patience(seconds)`, also of the machine as busy as it is by then.
+    the condition does not hold within `patience(seconds)`, also of the machine as busy as it is by then. It
+    waits for LONGEST at most, or for `seconds` if that is more.
     """
-    limit, begun = patience(seconds), time.monotonic()
+    most, begun = max(seconds, LONGEST), time.monotonic()
+    limit = min(patience(seconds), most)
     while not true():
         if (took := time.monotonic() - begun) >= limit:
-            limit = seconds * _measured(slowness())
+            limit = min(seconds * _measured(slowness()), most)
             assert took < limit, f"not true within {limit:.0f} s"
         time.sleep(pause)
 
