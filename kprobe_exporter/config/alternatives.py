@@ -63,10 +63,15 @@ def _alternative(probe: ProbeModel, entry: str | AttachModel, path: Path, report
 
 
 def _refuse_idle_keys(probe: ProbeModel, found: list[Alternative], report: Report) -> None:
-    """Refuse keys that would silently have no effect."""
+    """Refuse keys that would silently have no effect.
+
+    A call of a function that never returns may have those of its return: the plan says that it has none.
+    """
     kinds = {target.kind for one in found for target in (one.attach.target.parts or (one.attach.target,))}
     if probe.maxactive and not kinds & {Kind.KRETPROBE, Kind.FEXIT, Kind.CALL}:
         report(("maxactive",), "only a kretprobe has it, and none is attached: leave it out")
+    if any(one.attach.target.is_entry_alone for one in found):
+        return
     if not any(one.attach.returns for one in found):
         for key in ("returns", "return_buckets"):
             if getattr(probe, key) is not None:

@@ -224,22 +224,3 @@ probes:
     assert info["target"] == (
         "tracepoint:syscalls:sys_enter_clock_nanosleep -> tracepoint:syscalls:sys_exit_clock_nanosleep"
     )
-
-
-@pytest.mark.needs("kprobe_events")
-def test_a_thread_that_ends_inside(start_agent: StartAgent) -> None:
-    """do_exit never returns, so none of its calls is paired, not even by a later thread with the same id."""
-    agent = start_agent("""
-probes:
-  - name: exit
-    attach: call:do_exit
-    returns: void
-""")
-    for _ in range(TIMES):
-        thread = threading.Thread(target=lambda: None)
-        thread.start()
-        thread.join()
-    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="exit") >= TIMES)
-    metrics = agent.scrape()
-    assert metrics.value("kprobe_duration_seconds_count", probe="exit") == 0
-    assert metrics.value("kprobe_exporter_events_total", probe="exit") == 0
