@@ -74,13 +74,13 @@ def test_what_is_only_counted_writes_no_event(
 
 
 @pytest.mark.needs("kprobe_events")
-@pytest.mark.parametrize("returns", ["int", "long"])
+@pytest.mark.parametrize("returns", ["returns: int", "help: Its type is that of BTF"])
 def test_errors_of_a_function_that_returns_int(start_agent: StartAgent, returns: str) -> None:
     agent = start_agent(f"""
 probes:
   - name: fsync
     attach: kretprobe:{of_fsync()}
-    returns: {returns}
+    {returns}
     filter: "common_pid == {kernel_tid()}"
     metrics:
       - counter: fsyncs_total
