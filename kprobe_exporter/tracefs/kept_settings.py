@@ -11,8 +11,9 @@ OPTIONS = "trace_options"
 IDS = ("set_event_notrace_pid", "set_event_pid")
 """Files of thread ids. Empty ones are watched; the kernel itself keeps the others up to date."""
 
-SETTINGS = ("trace_clock", OPTIONS, "current_tracer", "tracing_cpumask", "buffer_size_kb", *IDS)
-"""Files that decide what an instance records, and how. The clock is first: writing it clears the buffer."""
+SETTINGS = ("trace_clock", OPTIONS, "tracing_cpumask", "buffer_size_kb", *IDS)
+"""Files that decide what an instance records, and how. The clock is first: writing it clears the buffer. The
+kernel refuses another tracer (EBUSY) as long as the agent reads."""
 
 
 class KeptSettings:

@@ -94,7 +94,6 @@ def test_settings_and_filters(suffering: Suffering, files: MountedTracefs) -> No
         f"{INSTANCE}/tracing_cpumask": "1",
         f"{INSTANCE}/buffer_size_kb": "8",
         f"{INSTANCE}/set_event_pid": "1",
-        f"{INSTANCE}/current_tracer": "function",
         f"{EVENTS}/ppid/filter": "common_pid == 1",
     }
     for path, text in changes.items():

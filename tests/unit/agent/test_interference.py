@@ -50,7 +50,6 @@ def test_recording_that_was_stopped_goes_on(machine: Watched, caplog: pytest.Log
         ("trace_clock", "local [mono] x86-tsc", "local mono [x86-tsc]", "mono"),
         ("tracing_cpumask", "ff", "1", "ff"),
         ("buffer_size_kb", "1408", "4", "1408"),
-        ("current_tracer", "nop", "function", "nop"),
         ("trace_options", "nostacktrace\noverwrite", "stacktrace\noverwrite", "nostacktrace"),
         ("set_event_pid", "", "77", ""),
     ],
