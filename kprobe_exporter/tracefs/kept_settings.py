@@ -26,14 +26,13 @@ class KeptSettings:
     def keep(self) -> None:
         """Take all settings as they are now for the agent's own."""
         for name in SETTINGS:
-            with suppress(OSError):  # a kernel may lack one
-                self._kept[name] = self._read(name)
+            self._keep(name)
 
     def written(self, path: str) -> None:
         """Take a setting for the agent's own again, after the agent has written a file of the instance."""
         name = OPTIONS if path.startswith("options/") else path
         if name in self._kept:
-            self._kept[name] = self._read(name)
+            self._keep(name)
 
     def changed(self) -> dict[str, list[str]]:
         """Return the changed settings, each with what has to be written to undo that. Raises OSError."""
@@ -48,6 +47,10 @@ class KeptSettings:
                         self._files.truncate(f"{self._instance}/{name}")
                     else:
                         self._files.write(f"{self._instance}/{name}", word)
+
+    def _keep(self, name: str) -> None:
+        with suppress(OSError):  # a kernel may lack one
+            self._kept[name] = self._read(name)
 
     def _undoing(self, name: str) -> list[str]:
         kept, now = self._kept[name], self._read(name)
