@@ -141,15 +141,6 @@ def test_filters(tmp_path: Path, written: str, eprobe: str, by_kernel: str, by_a
     assert by_agent in [{*way.residual_filter.fields} for way in found if way.residual_filter]
 
 
-def test_only_the_kernel_has_fields_that_a_record_lacks(tmp_path: Path) -> None:
-    """No other field is taken instead: the kernel refuses a filter by ``tid``, and so does the agent."""
-    made = configured(tmp_path, f"{WAKEUP}, filter: tid == 3")
-    where = kernel("5.10", counts_tracepoints=False)
-    found = plan_probe(made, "ns", DECODERS, where, itertools.count()).alternatives
-    refused = [way.reason for way in found if isinstance(way, Unsupported)]
-    assert refused == ["its filter names 'tid', which only the kernel knows"]
-
-
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
@@ -244,3 +235,11 @@ def test_the_key_of_a_pair_is_each_events_own(tmp_path: Path) -> None:
 def test_a_layout_with_the_events_name_alone() -> None:
     layout = Layout(1, "p", "e", "tracepoint", "e", (Arg("comm", "bare", field="comm"),))
     assert (layout.place("comm"), layout.place("common_comm")) == (6, None)
+
+
+def test_tid_is_the_thread_where_the_event_has_no_such_field(tmp_path: Path) -> None:
+    text = f"attach: 'tracepoint:syscalls:sys_enter_lseek', filter: 'tid == 7 && fd == 3', {counting('cpu')}"
+    eprobe, own = ways(tmp_path, text)
+    assert eprobe.filter == "common_pid == 7 && fd == 3"
+    assert own.residual_filter is not None
+    assert own.residual_filter.fields == ("common_pid", "fd")
