@@ -34,7 +34,7 @@ class Exhausted(Exception):
 
 
 class FileBudget:
-    """What may be spent on one file, whoever asks, until the plan has been made. Not thread-safe.
+    """The budget of one file for all questions until the plan has been made. Not thread-safe.
 
     ``kept`` are the bytes of memory, roughly, that the results take until they are dropped.
     """

@@ -189,7 +189,7 @@ class ElfFile:
                     yield printable(name) + table.suffix(number) if table.versioned else printable(name)
 
     def _places_of_functions(self, table: SymbolTable) -> Iterator[int]:
-        """Yield for each symbol the place of its name, 0 if it is no function with code in this file."""
+        """Yield the place of each symbol's name, 0 unless it is a function with code in this file."""
         spans = [(part.address, part.address + part.size) for part in self.code]
         for place, info, _, section, value, _ in table.rows():
             if section != UNDEFINED and info & 15 in (NOTYPE, FUNC):

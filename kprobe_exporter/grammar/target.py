@@ -62,11 +62,10 @@ NEVER_RETURN = frozenset(
     stop_this_cpu sys_exit sys_exit_group usercopy_abort vpanic
     """.split()
 )
-"""Functions of the kernel that never return, of tools/objtool/noreturns.h; BTF does not tell."""
+"""Functions of the kernel that never return, from tools/objtool/noreturns.h. BTF does not mark them."""
 
-_ARCHITECTURE = re.compile(
-    r"__[a-z0-9]+_(?=sys_)"
-)  # before the functions behind system calls: __x64_sys_exit
+_ARCHITECTURE = re.compile(r"__[a-z0-9]+_(?=sys_)")
+"""What precedes the name of a system call in that of its function: __x64_sys_exit."""
 
 _HALVES = {Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE), Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE)}
 
@@ -146,9 +145,8 @@ class Target:
         if self.kind is Kind.SYSCALL:
             return NO_RETURN.get(self.symbol)
         of_kernel = self.kind in (Kind.CALL, Kind.KRETPROBE, Kind.FEXIT) and not self.module
-        return (
-            "it never returns" if of_kernel and _ARCHITECTURE.sub("", self.symbol) in NEVER_RETURN else None
-        )
+        never = of_kernel and _ARCHITECTURE.sub("", self.symbol) in NEVER_RETURN
+        return "it never returns" if never else None
 
     @property
     def is_entry_alone(self) -> bool:

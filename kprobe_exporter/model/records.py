@@ -178,8 +178,8 @@ class Join(NamedTuple):
     An argument is the first event's if that has it, else the second's; ``duration`` is the nanoseconds
     between the two. ``by`` says how events are paired: ``stack`` pairs a function's entry and return by
     thread and STACK_POINTER; ``key`` pairs an end with the latest first event that has equal values of the
-    fields ``key``. ``only`` is the part of the joined records' filter that the first event decides: an event
-    that does not pass it is no loss where its second half is missing.
+    fields ``key``. ``only`` is the part of the joined records' filter that the first event decides: a first
+    event that does not pass it is not counted as lost if its second event is missing.
     """
 
     layout: Layout
