@@ -97,8 +97,9 @@ class Poller:
         self._deliver = deliver
         self._clock = clock
         self._condition = threading.Condition()
-        self._finished = float("-inf")  # when the last successful read ended
-        self._served = float("-inf")  # when the last one that was not just for ``watching`` ended
+        self._read_at = float("-inf")  # when the last successful read began: so old are its numbers at least
+        self._served = float("-inf")  # when the last one that was not just for ``watching`` began
+        self._begun = float("-inf")  # when the last read began, successful or not
         self._serving = False
         self._attempts = 0
         self._wanted = 0  # how many attempts are requested
@@ -113,15 +114,18 @@ class Poller:
     def refresh(self, timeout: float, *, fresh: bool = False, watching: bool = False) -> bool:
         """Have numbers no older than MAX_AGE delivered. Return False if this takes more than ``timeout`` s.
 
+        Numbers are as old as the start of their read, which takes seconds on a busy machine.
         ``fresh``: the read must start after this call; one under way may have read some numbers before it.
         ``watching``: numbers of any read serve, and a read for it does not count as a scrape's refresh.
         """
         with self._condition:
-            last = self._finished if watching else self._served
-            if (not fresh and self._clock() - last < MAX_AGE) or self._closed:
+            now = self._clock()
+            last = self._read_at if watching else self._served
+            if (not fresh and now - last < MAX_AGE) or self._closed:
                 return True
             self._serving |= not watching
-            wanted = self._attempts + (2 if fresh and self._under_way else 1)
+            too_old = fresh or (not watching and now - self._begun >= MAX_AGE)
+            wanted = self._attempts + (2 if self._under_way and too_old else 1)
             self._wanted = max(self._wanted, wanted)
             self._condition.notify_all()
             return self._condition.wait_for(lambda: self._attempts >= wanted or self._closed, timeout)
@@ -132,9 +136,9 @@ class Poller:
             return self._attempts if self._under_way else None
 
     def age(self) -> float:
-        """Return the seconds since the last successful read; infinite before the first."""
+        """Return the seconds since the last successful read began; infinite before the first."""
         with self._condition:
-            return self._clock() - self._finished
+            return self._clock() - self._read_at
 
     def close(self) -> None:
         with self._condition:
@@ -150,14 +154,15 @@ class Poller:
                 if self._closed:
                     return
                 self._under_way = True
+                self._begun = self._clock()
             good = self._attempt()
             with self._condition:
                 self._attempts += 1
                 self._under_way = False
                 if good:
-                    self._finished = self._clock()
+                    self._read_at = self._begun
                     if self._serving:
-                        self._served, self._serving = self._finished, False
+                        self._served, self._serving = self._begun, False
                 self._condition.notify_all()
 
     def _attempt(self) -> bool:

@@ -212,7 +212,7 @@ def test_the_agent_tells_how_old_the_counts_are(tmp_path: Path, monkeypatch: pyt
             assert machine.agent._look().age == float("inf")
         assert machine.agent._look().age < 60
         machine.agent._probe_set.poller.close()
-        machine.agent._probe_set.poller._finished -= 100
+        machine.agent._probe_set.poller._read_at -= 100
         assert machine.agent._look().age >= 100
     finally:
         machine.agent.__exit__()

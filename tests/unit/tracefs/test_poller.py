@@ -112,6 +112,23 @@ def test_one_read_serves_all_who_asked_meanwhile(kernel: Kernel) -> None:
     assert kernel.reads == 1
 
 
+def test_the_numbers_are_as_old_as_the_start_of_their_read(kernel: Kernel) -> None:
+    """On a busy machine a read takes longer than MAX_AGE: one that began before that serves no new caller."""
+    kernel.hold()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(kernel.poller.refresh, SOON)
+        kernel.wait_for_a_read()
+        kernel.now += MAX_AGE * 2
+        second = pool.submit(kernel.poller.refresh, SOON)
+        while kernel.poller._wanted < 2:
+            time.sleep(0.001)
+        kernel.free.set()
+        assert first.result(SOON)
+        assert second.result(SOON)
+    assert kernel.reads == 2
+    assert kernel.poller.age() == 0
+
+
 def test_a_hanging_read_delays_no_other(kernel: Kernel) -> None:
     assert kernel.poller.refresh(SOON)
     kernel.now += 60
