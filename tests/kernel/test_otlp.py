@@ -117,11 +117,14 @@ def elastic() -> Iterator[MockServer]:
         yield server
 
 
+def patient(config: str) -> str:
+    """Give a collector in a busy guest the time to answer: a batch that is sent again may arrive twice."""
+    return config.replace("otlp: {", f"otlp: {{timeout: {patience(10):.0f}s, ")
+
+
 @pytest.fixture
 def start_agent(start_agent: StartAgent) -> StartAgent:
-    """Give a collector in a busy guest the time to answer: what is sent again may arrive twice."""
-    timeout = f"otlp: {{timeout: {patience(10):.0f}s, "
-    return lambda config: start_agent(config.replace("otlp: {", timeout))
+    return lambda config: start_agent(patient(config))
 
 
 def provoked(agent: AgentProcess) -> tuple[int, int, Metrics]:
@@ -265,7 +268,7 @@ def test_calls_lie_in_each_other_whoever_chooses(
 
     def reload(text: str) -> None:
         before = agent.scrape().value(stamp)
-        path.write_text(text)
+        path.write_text(patient(text))
         agent.signal(SIGHUP)
         agent.scrape_until(lambda metrics: metrics.value(stamp) > before)
 
