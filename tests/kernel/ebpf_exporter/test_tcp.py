@@ -128,8 +128,7 @@ RETRANSMITTED = 100
 def test_segments_are_sent_again(grown: Grown, host: str, version: str) -> None:
     """The peer drops what comes in: the kernel sends a tail loss probe, and then the segment again.
 
-    The test does not sleep meanwhile. From 6.9 on, timers of an idle CPU expire on another one (tmigr_init in
-    kernel/time/timer_migration.c): here in interrupts of the agent's threads, whose events are not recorded.
+    The kernel's sum of all connections is the most: a timer may expire until the connection is closed.
     """
 
     def probes() -> int:
@@ -140,23 +139,24 @@ def test_segments_are_sent_again(grown: Grown, host: str, version: str) -> None:
         (segments,) = struct.unpack_from("I", information, RETRANSMITTED)
         return int(segments)
 
-    probes_before = probes()
+    probes_before, most = probes(), network("snmp", "Tcp", "RetransSegs")
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server((host, 8765), family=FAMILIES[host]))
         client = stack.enter_context(socket.create_connection((host, 8765)))
         accepted = stack.enter_context(server.accept()[0])
         attach_filter(accepted, DROP_ALL)
         client.send(b"x")
-        eventually(lambda: again() >= 3, pause=0)
+        eventually(lambda: again() >= 3)
         segments = again()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     labels = {"saddr": host, "daddr": host, "port": "8765"}
     metric = f"tcp_retransmit_{version}_packets_total"
     most_probes = probes() - probes_before  # those of the scrapes included
+    most = network("snmp", "Tcp", "RetransSegs") - most
     metrics = grown.agent.scrape()
     assert 1 <= grown.of(metrics, metric, type="tlp", **labels) <= most_probes, metrics.text
     assert grown.of(metrics, metric, type="retransmit", **labels) >= 1, metrics.text
-    assert grown.of(metrics, metric, **labels) == segments
+    assert segments <= grown.of(metrics, metric, **labels) <= most, metrics.text
 
 
 def test_a_small_window_is_a_clamp(grown: Grown, stack: ExitStack) -> None:
