@@ -29,7 +29,7 @@ help: ## list the targets
 run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config FILE")
 	$(bin)/kprobe-exporter run $(ARGS)
 
-test: .venv/test.stamp ## everything: the host's suites, then the kernel suite in a VM per kernel (ARGS="--suite deploy")
+test: .venv/test.stamp ## the suites of this machine, and the kernel suite in a VM per kernel (DRAW=all, ARGS="--suite deploy")
 	@scripts/debian-packages $(suite-packages) $(arm-packages) $(image-packages) $(root-packages) chromium chromium-driver openssl
 	@command -v npm >/dev/null || scripts/debian-packages npm
 	@$(bin)/python -m tests.vm test $(ARGS)

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.vm import ROOT
-from tests.vm.__main__ import HOST_SUITES, MACHINE_TESTS, REQUESTED_SUITES, VM_SUITE
+from tests.vm.__main__ import HOST_SUITES, MACHINE_TESTS, REQUESTED_SUITES, SHARES, VM_SUITE, usual_tests
+from tests.vm.draw import drawn
 from tests.vm.foreign import ARCHITECTURES
-from tests.vm.kernels import DEFAULT, KERNELS, LONG, OTHERWISE, WHOLE
+from tests.vm.kernels import CORE, DEFAULT, KERNELS, LONG, OTHERWISE, WHOLE, Kernel
 
 FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
 
@@ -26,6 +27,29 @@ def test_every_file_is_run(file: str) -> None:
     in_a_vm = runs(VM_SUITE, file) and any(file not in kernel.elsewhere for kernel in WHOLE)
     otherwise = runs((*MACHINE_TESTS, *HOST_SUITES["pid-namespace"]), file)
     assert on_this_machine or (otherwise if file in OTHERWISE else in_a_vm)
+
+
+@pytest.mark.parametrize("kernel", WHOLE, ids=lambda kernel: kernel.series)
+def test_the_shares_together_are_the_suite(kernel: Kernel) -> None:
+    """Each share has about as many files as the others, and the core of the other kernels is in all."""
+    shares = [usual_tests(kernel, run) for run in range(SHARES["guests"])]
+    assert {test.partition("::")[0] for share in shares for test in share} == {
+        test.partition("::")[0] for test in usual_tests(kernel, None)
+    }
+    files = [{test for test in share if "::" not in test} for share in shares]
+    always = set.intersection(*files)
+    assert max(map(len, files)) - min(map(len, files)) <= 1
+    assert always == {test for test in CORE if "::" not in test} - set(kernel.elsewhere)
+    assert sum(len(share - always) for share in files) == len(set.union(*files) - always)
+
+
+def test_a_share_keeps_the_order_and_repeats_no_test() -> None:
+    tests = ("tests/vm", "tests/unit/vm", "tests/unit/test_a.py::one", "tests/unit/test_a.py::two")
+    always = ("tests/unit/test_b.py::one", "tests/unit/test_b.py::three")
+    assert drawn(tests, 2, 6, always=always) == ["tests/unit/vm/test_process.py", *always]
+    assert drawn(tests, 2, 7, always=always) == [*tests[2:], *always]
+    assert drawn(tests, 2, None, left_out=("tests/unit",)) == []
+    assert drawn(("tests/unit/test_b.py",), 1, 0, always=always[:1]) == ["tests/unit/test_b.py"]
 
 
 def test_every_place_is_there() -> None:

@@ -25,7 +25,8 @@ from tests.support.patience import patience
 from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
 from tests.vm.debian import PackageError, alertmanager, confinement, pprof, promtool
-from tests.vm.kernels import DEFAULT, KERNELS, LONG, MAIN, OTHERWISE, Kernel, image
+from tests.vm.draw import ALL, draw, drawn
+from tests.vm.kernels import CORE, DEFAULT, KERNELS, LONG, MAIN, OTHERWISE, WHOLE, Kernel, image
 from tests.vm.machines import MACHINES, USUAL, Machine
 from tests.vm.process import QUIET, Child, Ended
 from tests.vm.report import Result, in_a_vm, judge, on_this_machine, table
@@ -67,6 +68,10 @@ HOST_SUITES = {
         "tests/kernel/test_trace_text.py",
     ),
 }
+ALWAYS = {"host": ("tests/unit", "tests/contract")}
+"""Which tests of a suite of this machine every run takes."""
+SHARES = {"host": 2, "deploy": 2, "package": 2, "host-kernel": 4, "guests": 4}
+"""The number of runs that together take all of a suite's files; "guests" are the kernels without a core."""
 APART = """mount --bind /proc "$0" && exec unshare --pid --fork --kill-child --mount-proc -- "$@" """
 """A PID namespace with the host's /proc at another place, as in a container."""
 IN_A_VM = "tests/deploy/test_image.py::test_on_a_kernel_with_kprobes"
@@ -126,7 +131,9 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
 
 
 def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: threading.Event) -> list[Result]:
-    """Run all suites, or only these of the host. All dependencies are fetched first, to fail early.
+    """Run this run's share of all suites, or only these of the host, whole.
+
+    All dependencies are fetched first, to fail early.
 
     Two guests run at a time, since a guest uses one processor, and beside them the host's suites, which often
     wait. Those that use this machine's own kernel never run at once, since their agents share it. What killed
@@ -144,13 +151,17 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
         subprocess.run([PYTHON, "-m", "tests.support.leftovers"], cwd=ROOT, check=False)
     if host_suites:
         return [host_suite(name, stop) for name in host_suites]
-    suites = {name: partial(host_suite, name, stop) for name in HOST_SUITES}
+    run = draw()
+    print(
+        f"draws a share of the long suites: DRAW={run or ALL} repeats this, DRAW={ALL} takes all", flush=True
+    )
+    suites = {name: partial(host_suite, name, stop, run) for name in HOST_SUITES}
     whole, own = suites.pop("whole"), list(suites.values())
     _prepare(kernels)
     most = [
-        partial(guest_suite, kernel, VM_SUITE, stop, (*kernel.elsewhere, *LONG, *OTHERWISE))
-        for kernel in kernels
-        if not kernel.core
+        partial(guest_suite, kernel, usual_tests(kernel, run), stop, LONG)
+        for kernel in WHOLE
+        if kernel in kernels
     ]
     core = [partial(guest_suite, kernel, kernel.core, stop) for kernel in kernels if kernel.core]
     machines = [machine for machine in MACHINES.values() if not machine.on_request]
@@ -158,12 +169,22 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     return _side_by_side([most[-1:], [whole, *most[:-1]], own], core, stop)
 
 
-def host_suite(name: str, stop: threading.Event) -> Result:
-    """Run a suite on this machine and its own kernel, which may lack many features."""
+def usual_tests(kernel: Kernel, run: int | None) -> list[str]:
+    """The tests of `make test` on a kernel without a core: this run's share, and CORE."""
+    left_out = (*kernel.elsewhere, *LONG, *OTHERWISE)
+    return drawn(VM_SUITE, SHARES["guests"], run, always=CORE, left_out=left_out)
+
+
+def host_suite(name: str, stop: threading.Event, run: int | None = None) -> Result:
+    """Run a suite, or this run's share, on this machine and its own kernel, which may lack many features."""
     excused = on_this_machine(root=os.geteuid() == 0)
     with _directory(name) as directory:
         left_out = () if name in REQUESTED_SUITES else (IN_A_VM,)
-        command = _pytest({**HOST_SUITES, **REQUESTED_SUITES}[name], directory, left_out)
+        suite = {**HOST_SUITES, **REQUESTED_SUITES}[name]
+        always, shares = ALWAYS.get(name, ()), SHARES.get(name, 1)
+        options = [argument for argument in suite if argument.startswith("-")]
+        tests = drawn((test for test in suite if test not in options), shares, run, always=always)
+        command = _pytest([*options, *tests], directory, left_out)
         environment = boot.environment()
         if name == "pid-namespace" and os.geteuid() == 0:
             place = directory / "host_proc"

@@ -24,9 +24,9 @@ class Kernel:
     VM, a skip for any other reason is a failure.
 
     On a kernel with `core`, `make test` runs only these tests, and none on one that is `on_request`;
-    `make vmtest KERNEL=SERIES` runs all tests. On the others it leaves out those that are LONG, and those in
-    `elsewhere`: they do not depend on the kernel, or run on another one with the same features, so that both
-    have about equal work.
+    `make vmtest KERNEL=SERIES` runs all tests. On the others it draws files of tests, without those in
+    `elsewhere` and without tests that are LONG. Those in `elsewhere` do not depend on the kernel, or run on
+    another one with the same features, so that both have about equal work.
     """
 
     series: str
