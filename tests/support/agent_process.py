@@ -18,10 +18,11 @@ from tests.support.samples import samples
 
 SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
 
-DRAIN_TIME, LAST_TIME = 0.2, 5.0
-"""Seconds that a scrape waits for the reader, and a reload for the last events, as in service. Tests multiply
-them by the machine's slowness, since they rely on a scrape to include all that the kernel recorded before it,
-and on a reload to lose no event."""
+DRAIN_TIME, POLL_TIME = agent_module.DRAIN_TIME, agent_module.POLL_TIME
+LAST_TIME = probe_set_module.LAST_TIME
+"""Seconds that a scrape waits for the reader and for the kernel's counts, and a reload for the last events.
+Tests multiply them by the machine's slowness, since they rely on a scrape to include all that the kernel
+recorded before it, and on a reload to lose no event."""
 
 REQUEST_TIME, ANSWER_TIME = connection_module.REQUEST_TIME, connection_module.ANSWER_TIME
 """Seconds after which the agent drops a client. Tests multiply them too: during a flood on a slow machine an
@@ -83,7 +84,9 @@ class AgentProcess(ForkedChild):
         self.log = log
         self.address = ""
         log.touch()
-        drain_time = patience(DRAIN_TIME) if complete else DRAIN_TIME
+        drain_time, poll_time = DRAIN_TIME, POLL_TIME
+        if complete:
+            drain_time, poll_time = patience(DRAIN_TIME), patience(POLL_TIME)
         last_time = patience(LAST_TIME)
         request_time, answer_time = round(patience(REQUEST_TIME)), round(patience(ANSWER_TIME))
         # The child has pytest's handlers until it has set its own: a signal in between waits.
@@ -93,7 +96,7 @@ class AgentProcess(ForkedChild):
             for number in ENDING:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            agent_module.DRAIN_TIME = drain_time
+            agent_module.DRAIN_TIME, agent_module.POLL_TIME = drain_time, poll_time
             probe_set_module.LAST_TIME = last_time
             connection_module.REQUEST_TIME = request_time
             connection_module.ANSWER_TIME = answer_time
