@@ -129,7 +129,7 @@ def test_where_a_function_of_a_file_was_found(kernel: Path, monkeypatch: pytest.
     assert str(request.target) == "uretprobe:/bin/bash:readline"
 
 
-@pytest.mark.parametrize("root", ["", f"/proc/{os.getpid()}/root:"])
+@pytest.mark.parametrize("root", ["", f"/proc/{os.getpid()}/root:"], ids=["here", "of a process"])
 @pytest.mark.parametrize(
     "written", ["r:{}libc.so.6:malloc", "uretprobe:{}libc.so.6:malloc", "r {}libc.so.6:malloc"]
 )
