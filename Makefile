@@ -34,11 +34,11 @@ test: .venv/test.stamp ## the suites of this machine, and the kernel suite in a 
 	@command -v npm >/dev/null || scripts/debian-packages npm
 	@$(bin)/python -m tests.vm test $(ARGS)
 
-check: .venv/test.stamp ## lint, format, types and unit tests, in seconds
+check: .venv/test.stamp ## lint, format, types and the unit tests that are not slow
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy
-	$(bin)/python -m pytest tests/unit -q
+	$(bin)/python -m pytest tests/unit -q -n auto -m "not slow" --hypothesis-profile=quick
 
 vmtest: .venv/test.stamp ## the kernel suite in VMs (KERNEL=6.1 ARGS="tests/kernel/test_x.py -k y")
 	@scripts/debian-packages $(suite-packages) $(if $(findstring arm64,$(or $(KERNEL),arm64)),$(arm-packages))

@@ -26,6 +26,10 @@ from tests.support.private_tracefs import TRACEFS, provide
 from tests.vm.kernels import SYMBOLS
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow-share", metavar="K/N", help="of the slow unit tests, only every Nth from K on")
+
+
 def pytest_configure() -> None:
     # SIGTERM is handled as SIGINT: pytest then finalizes its fixtures, which end the VMs that they started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

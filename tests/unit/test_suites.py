@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.slow import SLOW
 from tests.vm import ROOT
 from tests.vm.__main__ import HOST_SUITES, MACHINE_TESTS, REQUESTED_SUITES, SHARES, VM_SUITE, usual_tests
 from tests.vm.draw import drawn
@@ -69,11 +70,11 @@ def test_what_is_left_to_another_kernel_runs_there(series: str) -> None:
         assert any(place not in kernel.elsewhere for kernel in others), place
 
 
-@pytest.mark.parametrize("test", LONG)
+@pytest.mark.parametrize("test", [*LONG, *sorted(SLOW)])
 def test_what_is_long_is_there(test: str) -> None:
     file, _, name = test.partition("::")
-    assert f"\ndef {name.partition('[')[0]}(" in (ROOT / file).read_text()
-    assert runs(VM_SUITE, file)
+    assert f"def {name.partition('[')[0].rpartition('::')[2]}(" in (ROOT / file).read_text()
+    assert runs(VM_SUITE, file) or test in SLOW
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,8 @@ def host_suite(name: str, stop: threading.Event, run: int | None = None) -> Resu
         suite = {**HOST_SUITES, **REQUESTED_SUITES}[name]
         always, shares = ALWAYS.get(name, ()), SHARES.get(name, 1)
         options = [argument for argument in suite if argument.startswith("-")]
+        if name == "host" and run is not None:
+            options.append(f"--slow-share={run % shares}/{shares}")
         tests = drawn((test for test in suite if test not in options), shares, run, always=always)
         command = _pytest([*options, *tests], directory, left_out)
         environment = boot.environment()
