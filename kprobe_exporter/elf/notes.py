@@ -8,7 +8,7 @@ that section along and leaves the notes alone, so the difference is added to the
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -24,8 +24,8 @@ from kprobe_exporter.util.rooted_path import ProbedFiles
 SECTION, BASE = ".note.stapsdt", ".stapsdt.base"
 OWNER, TYPE = b"stapsdt\0", 3  # NT_STAPSDT
 
-MOST_BYTES = 1 << 22  # A Java virtual machine's 500 probes take 60 KB.
-MOST_NOTES = 20_000
+MOST_BYTES = 1 << 22  # Of all sections of a file. A Java virtual machine's 500 probes take 60 KB.
+MOST_NOTES = 20_000  # Of a file, those that are left out included
 NOTE = 512  # Bytes of memory that a note takes, besides its arguments
 MOST_SITES = 500
 """Places of one probe, each of which is a definition in the kernel."""
@@ -46,14 +46,18 @@ class Note(NamedTuple):
     arguments: str
 
 
-def parse_notes(data: bytes, order: str, *, wide: bool) -> Iterator[Note]:
+def parse_notes(
+    data: bytes, order: str, *, wide: bool, charge: Callable[[], object] = lambda: None
+) -> Iterator[Note]:
     """Yield the notes of a section. ``order`` is ``<`` or ``>``; ``wide`` says that an address has 8 bytes.
 
-    Notes of other owners, cut ones and those whose names no attach string can hold are left out.
+    Notes of other owners, cut ones and those whose names no attach string can hold are left out. ``charge``
+    is called for each note, also for those.
     """
     header, addresses = struct.Struct(f"{order}III"), struct.Struct(f"{order}{'QQQ' if wide else 'III'}")
     at = 0
     while at + header.size <= len(data):
+        charge()
         owner_size, size, kind = header.unpack_from(data, at)
         start = at + header.size + _padded(owner_size)
         owner, content = data[at + header.size : at + header.size + owner_size], data[start : start + size]
@@ -149,17 +153,19 @@ def _probes(file: ElfFile) -> list[UsdtProbe]:
 
 
 def _notes(file: ElfFile) -> Iterator[Note]:
-    number = 0
-    for section in file.named_sections(SECTION):
-        if section["sh_size"] > MOST_BYTES:
-            raise GrammarError(
-                f"{file.path} has {section['sh_size']} bytes of USDT notes, and {MOST_BYTES} would be read"
-            )
-        step = 1 << 20
+    sections, number = file.named_sections(SECTION), 0
+    if (size := sum(section["sh_size"] for section in sections)) > MOST_BYTES:
+        raise GrammarError(f"{file.path} has {size} bytes of USDT notes, and {MOST_BYTES} would be read")
+
+    def charge() -> None:
+        nonlocal number
+        number += 1
+        if number > MOST_NOTES:
+            raise GrammarError(f"{file.path} has more than {MOST_NOTES} USDT notes")
+
+    step = 1 << 20
+    for section in sections:
         data = b"".join(file.read(section, start, step) for start in range(0, section["sh_size"], step))
-        for note in parse_notes(data, file.order, wide=file.wide):
-            number += 1
-            if number > MOST_NOTES:
-                raise GrammarError(f"{file.path} has more than {MOST_NOTES} USDT notes")
+        for note in parse_notes(data, file.order, wide=file.wide, charge=charge):
             file.budget.kept += NOTE + len(note.arguments)
             yield note

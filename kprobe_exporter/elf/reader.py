@@ -41,7 +41,7 @@ MOST_KEPT = 1 << 25
 
 HEADER = 1 << 10  # Bytes of memory that the header of a section or a segment takes, at most
 
-MOST_CODE = 64  # Executable segments. A usual file has one.
+MOST_SEGMENTS = 64  # Executable segments, and writable ones. A usual file has one of each.
 MOST_NAMESAKES = 10_000  # Symbols of one name, such as the static functions of many source files
 
 MINI = ".gnu_debugdata"
@@ -158,7 +158,7 @@ class ElfFile:
 
     def data_offset_of(self, address: int) -> int | None:
         """Return the offset in the file of the writable data at this address, None if it has none."""
-        return _offset_in(self._segments(WRITABLE), address)
+        return _offset_in(self.data, address)
 
     def address_of(self, offset: int) -> int | None:
         """Return the address of the code at this offset in the file, None if there is none."""
@@ -236,14 +236,19 @@ class ElfFile:
     @cached_property
     def code(self) -> list[Part]:
         """The executable segments."""
-        parts = self._segments(EXECUTABLE)
-        if len(parts) > MOST_CODE:
-            raise GrammarError(f"{self.path} has {len(parts)} executable segments, more than {MOST_CODE}")
-        return parts
+        return self._segments(EXECUTABLE, "executable")
 
-    def _segments(self, flag: int) -> list[Part]:
+    @cached_property
+    def data(self) -> list[Part]:
+        """The writable segments."""
+        return self._segments(WRITABLE, "writable")
+
+    def _segments(self, flag: int, right: str) -> list[Part]:
         """Return the segments that are loaded with this right."""
-        return [part for part, flags in self._loaded if flags & flag]
+        parts = [part for part, flags in self._loaded if flags & flag]
+        if len(parts) > MOST_SEGMENTS:
+            raise GrammarError(f"{self.path} has {len(parts)} {right} segments, more than {MOST_SEGMENTS}")
+        return parts
 
     @cached_property
     def _loaded(self) -> list[tuple[Part, int]]:

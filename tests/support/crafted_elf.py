@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 from typing import TypeAlias
 
-SYMTAB, NAMES, DYNAMIC, DYNSYM, VERDEF, VERSYM = 2, 3, 6, 11, 0x6FFFFFFD, 0x6FFFFFFF
+SYMTAB, NAMES, DYNAMIC, NOTES, DYNSYM, VERDEF, VERSYM = 2, 3, 6, 7, 11, 0x6FFFFFFD, 0x6FFFFFFF
 """SHT_… of elf.h."""
 
 CODE = 64 + 56
@@ -17,9 +17,15 @@ Section: TypeAlias = tuple[int, bytes | int, int, int]
 """Its type, its content or the size of a hole, its link and its info."""
 
 
-def elf(path: Path, *sections: Section, code: int = 16) -> Path:
-    """Write an ELF file with bytes of code and these sections, from number 1 on. Holes take no space."""
+def elf(path: Path, *sections: Section, code: int = 16, names: int = 0, segments: int = 0) -> Path:
+    """Write an ELF file with bytes of code and these sections, from number 1 on. Holes take no space.
+
+    The section ``names`` begins with the name of all sections. There are ``segments`` writable ones of no
+    bytes besides the code.
+    """
     at, headers = CODE + code, [bytes(64)]
+    loaded = struct.pack("<IIQQQQQQ", 1, 5, 0, ADDRESS, ADDRESS, at, at, 0x1000)
+    loaded += struct.pack("<IIQQQQQQ", 1, 6, 0, 0, 0, 0, 0, 0x1000) * segments
     with path.open("wb") as file:
         for kind, content, link, info in sections:
             size = content if isinstance(content, int) else len(content)
@@ -30,11 +36,17 @@ def elf(path: Path, *sections: Section, code: int = 16) -> Path:
             at += size
         file.seek(at)
         file.write(b"".join(headers))
+        file.write(loaded)
+        begin = 64 if not segments else at + 64 * len(headers)
         file.seek(0)
         file.write(b"\x7fELF\2\1\1" + bytes(9))
-        file.write(struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, at, 0, 64, 56, 1, 64, len(headers), 0))
-        size = CODE + code
-        file.write(struct.pack("<IIQQQQQQ", 1, 5, 0, ADDRESS, ADDRESS, size, size, 0x1000))
+        file.write(
+            struct.pack(
+                "<HHIQQQIHHHHHH",
+                *(2, 62, 1, 0, begin, at, 0, 64, 56, 1 + segments, 64, len(headers), names),
+            )
+        )
+        file.write(loaded[:56])
     return path
 
 

@@ -8,12 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.elf import functions, locate
+from kprobe_exporter.elf import functions, locate, usdt_probes
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.counted_reads import Reads
-from tests.support.crafted_elf import CODE, DYNAMIC, DYNSYM, NAMES, SYMTAB, VERDEF, VERSYM, elf, symbol
+from tests.support.crafted_elf import (
+    ADDRESS,
+    CODE,
+    DYNAMIC,
+    DYNSYM,
+    NAMES,
+    NOTES,
+    SYMTAB,
+    VERDEF,
+    VERSYM,
+    elf,
+    symbol,
+)
 from tests.support.patience import patience
 from tests.support.programs import file_offset
 
@@ -116,6 +128,36 @@ def test_a_symbol_table_of_one_name(tmp_path: Path) -> None:
     assert "has more than 10000 symbols 'f'" in said
     assert most < MEMORY
     assert took < SECONDS * patience(1)
+
+
+NOTE_NAMES = (NAMES, b".note.stapsdt\0", 0, 0)
+
+
+def test_usdt_notes_of_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 sections of 4 MiB, in a file that takes 20 KB of disk: 70 million notes of no owner."""
+    path, reads = (
+        elf(tmp_path / "notes", NOTE_NAMES, *[(NOTES, 4 << 20, 0, 0)] * 200, names=1),
+        Reads(monkeypatch),
+    )
+    assert path.stat().st_blocks * 512 < 64 << 10
+    assert "bytes of USDT notes, and 4194304 would be read" in refusal(lambda: usdt_probes(str(path)))
+    assert reads.bytes < 1 << 20
+
+
+def test_usdt_notes_of_no_owner(tmp_path: Path) -> None:
+    """Notes that are left out are charged as others are."""
+    path = elf(tmp_path / "notes", NOTE_NAMES, (NOTES, (4 << 20) - 64, 0, 0), names=1)
+    said, most, _ = asked(lambda: usdt_probes(str(path)))
+    assert "has more than 20000 USDT notes" in said
+    assert most < MEMORY
+
+
+def test_usdt_notes_with_counters_in_many_segments(tmp_path: Path) -> None:
+    """Each of 20,000 counters would be looked for in each of 4,000 segments."""
+    content = struct.pack("<QQQ", ADDRESS + CODE, 0, 48) + b"app\0step\0\0"
+    notes = (struct.pack("<III", 8, len(content), 3) + b"stapsdt\0" + content + bytes(2)) * 20_000
+    path = elf(tmp_path / "notes", NOTE_NAMES, (NOTES, notes, 0, 0), names=1, segments=4000)
+    assert "has 4000 writable segments, more than 64" in refusal(lambda: usdt_probes(str(path)))
 
 
 def test_a_name_table_of_one_name(tmp_path: Path) -> None:
