@@ -30,7 +30,11 @@ MOST_SECTIONS, MOST_HWCAPS = 64, 1024
 NAMED = 1 << 62
 """DL_CACHE_HWCAP_EXTENSION. The lower half of such an hwcap numbers a subdirectory of glibc-hwcaps."""
 
-LONGEST = 4096  # PATH_MAX of linux/limits.h
+LONGEST_NAME, LONGEST_PATH = 255, 1024
+"""Bytes of a library's name (NAME_MAX of linux/limits.h), and of its path, which many entries may share."""
+
+MOST_MATCHES = 32
+"""Libraries of one name for this machine's programs. There is one for each subdirectory of glibc-hwcaps."""
 
 
 class CachedLibrary(NamedTuple):
@@ -66,12 +70,13 @@ class LoaderCache:
 
     def find(self, name: str) -> list[CachedLibrary]:
         """Return the libraries of this name, in the cache's order."""
-        wanted = name.encode() + b"\0"
-        return [
-            CachedLibrary(self._text(path), self._hwcap(hwcap))
-            for key, path, hwcap in self._entries()
-            if self._data.startswith(wanted, key)
-        ]
+        wanted, found = name.encode() + b"\0", list[CachedLibrary]()
+        for key, path, hwcap in self._entries():
+            if self._data.startswith(wanted, key):
+                if len(found) == MOST_MATCHES:
+                    raise ValueError(f"it has more than {MOST_MATCHES} libraries of one name")
+                found.append(CachedLibrary(self._text(path, LONGEST_PATH), self._hwcap(hwcap)))
+        return found
 
     def names(self) -> Iterator[str]:
         """Yield the names of all libraries, in the cache's order. One may come several times."""
@@ -109,8 +114,8 @@ class LoaderCache:
             raise ValueError("its extension does not lie in it")
         return form.unpack_from(self._data, start)
 
-    def _text(self, start: int) -> str:
-        end = self._data.find(b"\0", start, start + LONGEST)
+    def _text(self, start: int, longest: int = LONGEST_NAME) -> str:
+        end = self._data.find(b"\0", start, start + longest + 1)
         if end < 0:
             raise ValueError("a name in it has no end")
         text = self._data[start:end].decode(errors="replace")

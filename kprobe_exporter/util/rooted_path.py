@@ -19,6 +19,9 @@ from kprobe_exporter.util.file_access import NotRegularError
 MOST_LINKS = 40
 """Symbolic links in one path, as the kernel's MAXSYMLINKS."""
 
+MOST_STEPS = 1024
+"""Components in all: links may lead through directories back and forth. Each takes 5 µs."""
+
 MOST_DEPTH = 128
 """Directories that are open at once, one in the other."""
 
@@ -74,7 +77,7 @@ class _Walk:
 
     def __init__(self, path: str) -> None:
         self.left = deque(os.path.join(os.getcwd(), path).split("/"))  # noqa: PTH109, PTH118 - no Path drops "."
-        self._path, self._links = path, 0
+        self._path, self._links, self._steps = path, 0, 0
         self._names, self.opened = ["/"], [_open("/", os.O_DIRECTORY)]
 
     def close(self) -> None:
@@ -83,12 +86,13 @@ class _Walk:
     def step(self, visit: Callable[[Entry], object]) -> None:
         """Look up the next component."""
         name = self.left.popleft()
+        self._steps += 1
         if name == "..":
             # The parent of a directory that was moved meanwhile may be outside of the root.
             self._drop(slice(max(1, len(self.opened) - 1), None))
         if name in ("", ".", ".."):
             return
-        if len(self.opened) > MOST_DEPTH:
+        if len(self.opened) > MOST_DEPTH or self._steps > MOST_STEPS:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), self._path)
         with ExitStack() as stack:
             found = self._look_up(name)

@@ -6,7 +6,9 @@ import platform
 import re
 import shutil
 import struct
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from kprobe_exporter.elf import functions, libraries, library_path, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from tests.support.libc import own_libc
-from tests.support.loader_caches import AARCH64, I386, SUBDIRECTORY, Entry, cache
+from tests.support.loader_caches import AARCH64, I386, SUBDIRECTORY, X86_64, Entry, cache
 
 X86_64_ELF = b"\x7fELF\2\1" + bytes(12) + struct.pack("<H", 62)
 LEVELS = ["x86-64-v2", "x86-64-v3"]
@@ -186,3 +188,43 @@ def test_a_colon_in_a_path() -> None:
 
 def test_this_machine_is_known() -> None:
     assert platform.machine() in libraries.ABIS
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[Any, ...]]:
+    """Return the arguments of each call of this function of the module from now on."""
+    calls, function = list[tuple[Any, ...]](), getattr(libraries, name)
+
+    def noted(*given: Any) -> Any:
+        calls.append(given)
+        return function(*given)
+
+    monkeypatch.setattr(libraries, name, noted)
+    return calls
+
+
+def test_a_cache_of_one_name_and_one_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's cache of 2 MiB: 87,000 entries of one library share a path of 1,000 bytes."""
+    (tmp_path / "etc").mkdir()
+    entry = Entry("libz.so.1", "/x" * 500)
+    head, strings = cache([entry])[:48], cache([entry])[48 + 24 :]
+    count = ((1 << 21) - 48 - len(strings)) // 24
+    table = struct.pack("=iIIIQ", X86_64, 48 + 24 * count, 48 + 24 * count + len("libz.so.1") + 1, 0, 0)
+    head = head[:20] + struct.pack("=I", count) + head[24:]
+    (tmp_path / "etc/ld.so.cache").write_bytes(head + table * count + strings)
+    looked = counted(monkeypatch, "status")
+    tracemalloc.start()
+    said = [refusal("libz.so.1", tmp_path) for _ in range(2)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "is damaged, as it has more than 32 libraries of one name" in said[0]
+    assert len(looked) < 50
+    assert peak < 10 << 20
+
+
+def test_an_unknown_name_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor looks for a missing library once a second, in a cache of a container's owner."""
+    made(tmp_path, [Entry(f"libx{number}.so", "/lib/x") for number in range(2000)])
+    read = counted(monkeypatch, "_cache")
+    for _ in range(3):
+        assert "; there is libx1.so" in refusal("libx1.so.1", tmp_path)
+    assert len(read) == 2

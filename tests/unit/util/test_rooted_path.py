@@ -105,6 +105,28 @@ def test_a_path_of_very_many_directories(tmp_path: Path) -> None:
         status(str(deepest))
 
 
+def test_links_that_go_back_and_forth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 links of 4 KB make 80,000 components, though none of them is deep."""
+    name = tmp_path / "x"
+    (tmp_path / "d").mkdir()
+    name.touch()
+    for number in range(39):
+        link = tmp_path / f"link{number}"
+        link.symlink_to("d/../" * 800 + name.name)
+        name = link
+    looked, fstat = 0, os.fstat
+
+    def counted(descriptor: int) -> os.stat_result:
+        nonlocal looked
+        looked += 1
+        return fstat(descriptor)
+
+    monkeypatch.setattr(os, "fstat", counted)
+    with pytest.raises(OSError, match="name too long"):
+        status(str(name))
+    assert looked <= 2 * rooted_path.MOST_STEPS
+
+
 def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("here")
     monkeypatch.chdir(tmp_path)
