@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -25,10 +25,16 @@ READINGS, BURST = 100.0, 200.0
 """Readings of mappings a second, and at once: each takes about 0.3 ms. More processes stay unknown."""
 
 MOST_PROCESSES = 1024
-MOST_MAPPINGS = 1 << 20  # Bytes of a process' list of mappings. A browser's has 200 KiB.
+MOST_TEXT = 1 << 20  # Bytes of a process' list of mappings. A browser's has 200 KiB.
+TYPICAL = 1 << 16  # Bytes of a list that one reading pays for; a longer one takes the room of several
+MOST_MAPPINGS = 4096  # Executable mappings of one process that are kept. A browser has 300.
+MOST_PLACES = 4096  # Addresses of one process whose places are kept
 MOST_FILES = 128  # Files that are open for the names that a request may need
 MOST_NUMBERS = 1 << 14  # Files whose numbers are known; a file may have another number later
-MOST_STACKS = 4096  # Stacks of one process whose frames are kept
+MOST_KEPT = 1 << 24
+"""Bytes that the mappings and places of all processes take, roughly."""
+
+KEPT = 256  # Bytes that a mapping or a place takes, at most
 
 LONGEST = 64
 """Bytes of a file's name, and of a function's, that are shown."""
@@ -57,11 +63,16 @@ class Mapping(NamedTuple):
 
 @dataclass(slots=True)
 class _Process:
-    """What is known of a process: its mappings, in order, and the frames of stacks that were looked up."""
+    """What is known of a process: its mappings, in order, and the places of addresses that were looked up."""
 
     read: float
     mappings: list[Mapping] = field(default_factory=list)
-    frames: dict[Addresses, Frames] = field(default_factory=dict)
+    places: dict[int, Place | bytes] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> int:
+        """Bytes, roughly."""
+        return KEPT * (len(self.mappings) + len(self.places))
 
 
 class Programs:
@@ -76,6 +87,9 @@ class Programs:
     The process has to be the agent's user's without more rights than the agent has, or the agent needs
     CAP_SYS_PTRACE (ptrace_may_access() of kernel/ptrace.c). Without them, and without the host's /proc, a
     frame is ``[unknown]``.
+
+    A process may have 20,000 mappings, and forge its stacks. So all processes share MOST_KEPT bytes: the one
+    that takes most of them is forgotten, and read again at its next stack.
     """
 
     def __init__(self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,21 +97,21 @@ class Programs:
         self._clock = clock
         self._bucket = TokenBucket(READINGS, BURST, clock())
         self._processes: dict[int, _Process] = {}
+        self._kept = 0
         self._next = count(1)
         self._numbers: dict[tuple[bytes, bytes], int] = {}  # of files, by path, device and inode
         self._files: dict[int, BinaryIO] = {}  # the oldest first
 
     def frames(self, pid: int, addresses: Addresses) -> Frames:
-        """Return the frames of a process' stack; ``pid`` may be a thread's id. Takes 2 µs if it is known."""
+        """Return the frames of a process' stack; ``pid`` may be a thread's id. A known one takes 0.1 µs."""
         process = self._process(pid)
-        found = process.frames.get(addresses)
-        if found is None:
+        known, found = process.places, list[Place | bytes]()
+        for number, one in enumerate(addresses):
             # A return address is that of the next instruction, which may belong to another function.
-            places = [_place(process.mappings, one - bool(number)) for number, one in enumerate(addresses)]
-            found = tuple([one if one.file else one.name for one in places])
-            if len(process.frames) < MOST_STACKS:
-                process.frames[addresses] = found
-        return found
+            address = one - bool(number)
+            place = known.get(address)
+            found.append(self._look_up(process, address) if place is None else place)
+        return tuple(found)
 
     def names(self, places: Iterable[Place]) -> dict[Place, bytes]:
         """Return the functions at these places, as ``libc.so.6`malloc``, or the file where there is none.
@@ -127,20 +141,46 @@ class Programs:
             return process
         if self._proc is None or not self._bucket.take(now):
             return process or _Process(now)
-        self._processes.pop(pid, None)
+        self._forget(pid)
         while len(self._processes) >= MOST_PROCESSES:
-            del self._processes[next(iter(self._processes))]
+            self._forget(next(iter(self._processes)))
         text = b""
         with suppress(OSError), (self._proc / str(pid) / "maps").open("rb") as file:
-            text = file.read(MOST_MAPPINGS)
-        mappings = [self._mapping(pid, one) for one in MAPPING.finditer(text)]
+            text = file.read(MOST_TEXT)
+        self._bucket.level -= len(text) // TYPICAL
+        lines = islice(MAPPING.finditer(text), MOST_MAPPINGS)
+        mappings = [self._mapping(pid, one) for one in lines]
         if not mappings and process is not None:  # it has ended, and these are its last stacks
             mappings = process.mappings
         found = _Process(now, mappings)
         if process is not None and process.mappings == mappings:
-            found.frames = process.frames
+            found.places = process.places
         self._processes[pid] = found
+        self._keep(found, found.kept)
         return found
+
+    def _look_up(self, process: _Process, address: int) -> Place | bytes:
+        """Return the place of an address, its name alone where it is in no file, and keep it."""
+        place = _place(process.mappings, address)
+        found = place if place.file else place.name
+        if process.mappings:
+            if len(process.places) >= MOST_PLACES:
+                self._kept -= KEPT * len(process.places)
+                process.places.clear()
+            process.places[address] = found
+            self._keep(process, KEPT)
+        return found
+
+    def _keep(self, process: _Process, size: int) -> None:
+        """Account for bytes of a process, and forget others, the largest first, for which no room is left."""
+        self._kept += size
+        while self._kept > MOST_KEPT:
+            others = (pid for pid, other in self._processes.items() if other is not process)
+            self._forget(max(others, key=lambda pid: self._processes[pid].kept))
+
+    def _forget(self, pid: int) -> None:
+        if (process := self._processes.pop(pid, None)) is not None:
+            self._kept -= process.kept
 
     def _mapping(self, pid: int, line: re.Match[bytes]) -> Mapping:
         start, end, offset, inode, path = line.groups()

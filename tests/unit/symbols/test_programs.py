@@ -1,8 +1,10 @@
 """Addresses of running programs: this process' own mappings, in a /proc of the test's own."""
 
 import ctypes
+import gc
 import os
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +18,10 @@ from kprobe_exporter.symbols.programs import Programs
 from tests.support.libc import own_libc
 
 PID = 70
+
+MEMORY = 24 << 20
+"""Bytes that all processes may take."""
+
 LIBC = ctypes.CDLL(None)
 
 
@@ -167,6 +173,63 @@ def test_open_files_are_bounded(
     assert len(os.listdir("/proc/self/fd")) == before + 3
     known.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def held(work: Callable[[], object]) -> int:
+    """Return the bytes that are held because of this work."""
+    tracemalloc.start()
+    try:
+        work()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def mapped(proc: Path, pid: int, mappings: int) -> None:
+    (proc / str(pid)).mkdir()
+    lines = (
+        b"%x-%x r-xp 0 0:0 0 [x%d]\n" % (one << 16, (one << 16) + 4096, one) for one in range(1, mappings)
+    )
+    (proc / f"{pid}/maps").write_bytes(b"".join(lines))
+
+
+def test_processes_with_many_mappings(known: Programs, proc: Path, clock: Clock) -> None:
+    """30 processes with 8,000 executable mappings each: all have one budget, and a small one stays."""
+    before = named(known, address("getppid"))
+    for pid in range(1000, 1030):
+        mapped(proc, pid, 8000)
+
+    def work() -> None:
+        for pid in range(1000, 1030):
+            clock.now += 1
+            known.frames(pid, (1 << 16,))
+
+    assert held(work) < MEMORY
+    (proc / f"{PID}/maps").unlink()
+    assert named(known, address("getppid")) == before
+
+
+def test_forged_chains_of_frames(known: Programs, proc: Path, clock: Clock) -> None:
+    """40 processes whose stacks are always new, of 127 frames."""
+    for pid in range(1000, 1040):
+        (proc / str(pid)).mkdir()
+        (proc / f"{pid}/maps").write_bytes(b"00000000-7fffffff r-xp 00000000 08:01 99 /no/such/file\n")
+
+    def work() -> None:
+        for pid in range(1000, 1040):
+            clock.now += 1
+            for number in range(60):
+                known.frames(pid, tuple(range(number << 20, (number << 20) + 127 * 4096, 4096)))
+
+    assert held(work) < MEMORY
+
+
+def test_long_lists_of_mappings_are_read_less_often(known: Programs, proc: Path, clock: Clock) -> None:
+    for pid in range(1000, 1060):
+        mapped(proc, pid, 20_000)
+    read = [known.frames(pid, (1 << 16,)) for pid in range(1000, 1060)]
+    assert read.count((b"[x1]",)) < 30
 
 
 def test_the_names_are_those_of_one_look_up() -> None:
