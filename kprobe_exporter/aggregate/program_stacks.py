@@ -1,7 +1,10 @@
 """Finds the places of programs' stacks and addresses in a thread of its own, since a process may hang it."""
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kprobe_exporter.aggregate.program_names import UNKNOWN, Named
@@ -10,6 +13,10 @@ from kprobe_exporter.model.stacks import NOTHING, Addresses, Frames, Place, Prof
 
 MOST_WAITING = 16_384
 """Different stacks that wait for their places. Hits with further ones are lost."""
+
+MOST_ADDRESSES = 1 << 18  # Addresses of the stacks that wait, which take 40 bytes each
+
+MOST_ASKED = 4096  # Questions of one process that wait, so that others have room
 
 MOST_KNOWN = 1 << 16  # Places with their names
 
@@ -42,11 +49,32 @@ class _Asked(NamedTuple):
     then: Named
 
 
+@dataclass(slots=True, eq=False)
+class _Open:
+    """Addresses whose places are found: ``frames``, in which a name replaces each place once it is known."""
+
+    asked: _Asked
+    frames: list[Place | bytes]
+
+    def resolve(self, known: Mapping[Place, bytes]) -> bool:
+        """Put names in; return whether all are there."""
+        self.frames = [known.get(one, one) if isinstance(one, Place) else one for one in self.frames]
+        return not any(isinstance(one, Place) for one in self.frames)
+
+    def answer(self) -> None:
+        """Hand the names on; where there is none it is that of the file."""
+        self.asked.then([one.name if isinstance(one, Place) else one for one in self.frames])
+
+
 class ProgramStacks:
     """Counts stacks that go on in a program, and names the functions at single addresses for labels.
 
     The reader's thread calls ``add``, which takes 1 µs; the thread of this object, which starts with the
     first stack, looks the places up while the process still lives, and names functions when a request asks.
+
+    To name functions, the symbols of a whole file are read, which takes seconds where somebody made the file
+    for that. So the thread reads one file at a time, of the process for which it has worked least, and
+    answers in between where all names are known.
     """
 
     def __init__(self, make: Callable[[], ProgramLookup]) -> None:
@@ -54,7 +82,11 @@ class ProgramStacks:
         self._changed = threading.Condition()
         self._waiting: dict[_Waiting, Weight] = {}
         self._wanted: set[Place] = set()
+        self._addresses = 0  # of the stacks that wait
         self._asked: list[_Asked] = []
+        self._open: list[_Open] = []  # the thread's own
+        self._unanswered = Counter[int]()  # questions, by process
+        self._worked: dict[int, float] = {}  # seconds of processor time by process, while names are missing
         self._known: dict[Place, bytes] = {}
         self._rounds, self._busy = 0, False
         self._thread: threading.Thread | None = None
@@ -70,18 +102,21 @@ class ProgramStacks:
         key = _Waiting(counts, kernel, process, addresses)
         with self._changed:
             before = self._waiting.get(key)
-            if before is None and len(self._waiting) >= MOST_WAITING:
-                counts.lose(weight.hits)
-                return
-            self._waiting[key] = (before or NOTHING).plus(weight)
             if before is None:
+                if len(self._waiting) >= MOST_WAITING or self._addresses >= MOST_ADDRESSES:
+                    counts.lose(weight.hits)
+                    return
+                self._addresses += len(addresses)
                 self._work()
+            self._waiting[key] = (before or NOTHING).plus(weight)
 
     def name(self, process: int, addresses: Sequence[int], then: Named) -> bool:
         """Have ``then`` called with the names of the functions there; return False if too many wait."""
         with self._changed:
-            if len(self._asked) >= MOST_WAITING or self._ended:
+            full = len(self._asked) + len(self._open) >= MOST_WAITING
+            if full or self._unanswered[process] >= MOST_ASKED or self._ended:
                 return False
+            self._unanswered[process] += 1
             self._asked.append(_Asked(process, addresses, then))
             self._work()
         return True
@@ -89,11 +124,12 @@ class ProgramStacks:
     def settle(self, seconds: float) -> None:
         """Wait until all names are there that were asked for up to now, for so many seconds at most."""
         if self._thread is not None:
-            self._wait_for_rounds(seconds)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._unanswered or self._ended, seconds)
 
     def profile(self, counts: StackCounts) -> Profile:
         """Return what was counted, with names, after at most PATIENCE if the thread is busy or hangs."""
-        self._wait_for_rounds()
+        self._wait_for_round()
         return counts.profile(self._names)
 
     def close(self) -> None:
@@ -112,8 +148,7 @@ class ProgramStacks:
             if missing and self._thread is not None:
                 self._wanted |= missing
                 self._changed.notify_all()
-        self._wait_for_rounds()
-        with self._changed:
+                self._changed.wait_for(lambda: self._wanted.isdisjoint(missing) or self._ended, PATIENCE)
             return {place: self._known[place] for place in asked if place in self._known}
 
     def _work(self) -> None:
@@ -124,13 +159,13 @@ class ProgramStacks:
         self._changed.notify_all()
 
     def _has_work(self) -> bool:
-        return bool(self._waiting or self._wanted or self._asked)
+        return bool(self._waiting or self._wanted or self._asked or self._open)
 
-    def _wait_for_rounds(self, seconds: float = PATIENCE) -> None:
-        """Wait until the thread has done all that was asked for up to now."""
+    def _wait_for_round(self) -> None:
+        """Wait until the thread has counted the stacks that came up to now."""
         with self._changed:
             last = self._rounds + self._busy + self._has_work()
-            self._changed.wait_for(lambda: self._rounds >= last or self._ended, seconds)
+            self._changed.wait_for(lambda: self._rounds >= last or self._ended, PATIENCE)
 
     def _run(self) -> None:
         programs = self._make()
@@ -140,38 +175,57 @@ class ProgramStacks:
                 if self._ended:
                     break
                 asked, self._asked = self._asked, []
-                waiting, self._waiting = self._waiting, {}
-                wanted, self._wanted = self._wanted, set()
+                waiting, self._waiting, self._addresses = self._waiting, {}, 0
                 self._busy = True
             for (counts, kernel, process, addresses), weight in waiting.items():
                 counts.add(kernel, weight, programs.frames(process, addresses))
-            found = programs.names(wanted) if wanted else {}
-            found = {**found, **self._answer(programs, asked)}
+            for one in asked:  # each process may end at once
+                frames = [programs.frames(one.process, (address,))[0] for address in one.addresses]
+                self._open.append(_Open(one, frames))
+            self._answer(self._known)
+            process, places = self._next_places()
+            began = time.thread_time()
+            found = programs.names(places) if places else {}
+            self._worked[process] = self._worked.get(process, 0.0) + time.thread_time() - began
             with self._changed:
                 if len(self._known) + len(found) > MOST_KNOWN:
                     self._known.clear()
                 self._known.update(found)
+                self._wanted -= places
+            self._answer({**{place: place.name for place in places}, **found})
+            with self._changed:
                 self._rounds, self._busy = self._rounds + 1, False
                 self._changed.notify_all()
         for one in self._asked:  # what waits at the end still counts
             one.then([UNKNOWN] * len(one.addresses))
+        for left in self._open:
+            left.answer()
         programs.close()
 
-    def _answer(self, programs: ProgramLookup, asked: Iterable[_Asked]) -> Mapping[Place, bytes]:
-        """Name the functions at single addresses, each in a process that may end at once.
+    def _answer(self, known: Mapping[Place, bytes]) -> None:
+        """Answer the questions of which all names are known."""
+        done = [one for one in self._open if one.resolve(known)]
+        if not done:
+            return
+        for one in done:
+            one.answer()
+        self._open = [one for one in self._open if any(isinstance(frame, Place) for frame in one.frames)]
+        with self._changed:
+            self._unanswered -= Counter(one.asked.process for one in done)
+            self._changed.notify_all()
 
-        Return the names that were not known before: to find one, the symbols of a whole file may be read.
-        """
-        frames = [[programs.frames(one.process, (address,))[0] for address in one.addresses] for one in asked]
-        places = {frame for of_one in frames for frame in of_one if isinstance(frame, Place)}
-        missing = places - self._known.keys()
-        found = programs.names(missing) if missing else {}
-        for one, of_one in zip(asked, frames, strict=True):
-            one.then([_text(frame, found, self._known) for frame in of_one])
-        return found
-
-
-def _text(frame: Place | bytes, *names: Mapping[Place, bytes]) -> bytes:
-    if not isinstance(frame, Place):
-        return frame
-    return next((some[frame] for some in names if frame in some), frame.name)
+    def _next_places(self) -> tuple[int, set[Place]]:
+        """Return places of one file, for the process that was worked for least. Process 0 is a request."""
+        missing = [
+            (one.asked.process, frame)
+            for one in self._open
+            for frame in one.frames
+            if isinstance(frame, Place)
+        ]
+        with self._changed:
+            missing += [(0, place) for place in self._wanted]
+        if not missing:
+            self._worked.clear()
+            return 0, set()
+        process, first = min(missing, key=lambda one: self._worked.get(one[0], 0.0))
+        return process, {place for _, place in missing if place.file == first.file}

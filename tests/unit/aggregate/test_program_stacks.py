@@ -1,5 +1,7 @@
 """Stacks that go on in programs: counted by a thread of its own, which may be slow or hang."""
 
+import time
+
 import pytest
 
 from kprobe_exporter.aggregate import program_stacks
@@ -8,7 +10,7 @@ from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts
 from kprobe_exporter.model.records import Batch, Join, Layout, Record
-from kprobe_exporter.model.stacks import Stack, Weight
+from kprobe_exporter.model.stacks import Place, Stack, Weight
 from kprobe_exporter.model.values import Arg
 from tests.support.program_code import Code
 
@@ -67,6 +69,51 @@ def test_what_hangs_delays_a_request_for_a_while(
     code.goes_on.set()
     monkeypatch.setattr(program_stacks, "PATIENCE", 10)
     assert programs.profile(counts).hits + lost == 21
+
+
+def test_addresses_that_wait_are_bounded(
+    programs: ProgramStacks, counts: StackCounts, code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forged stacks of 127 frames take 60 times as much memory as those of two."""
+    monkeypatch.setattr(program_stacks, "MOST_ADDRESSES", 1000)
+    code.goes_on.clear()
+    for number in range(100):
+        programs.add(counts, (), 7, tuple(range(number, number + 127)), Weight(1, 0))
+    assert counts.profile().lost >= 80
+
+
+def test_a_crafted_file_delays_no_other_process(programs: ProgramStacks, code: Code) -> None:
+    """One process has 20 files whose symbols take long; another one asks while the first of them is read."""
+    answers: list[str] = []
+
+    def ask(process: int, file: int, then: str) -> None:
+        assert programs.name(process, (file << 16,), lambda _: answers.append(then))
+
+    def slow(place: Place) -> None:
+        if place.file == 7 + 1:
+            ask(8, 99, "other")
+        began = time.thread_time()
+        while place.file < 99 and time.thread_time() - began < 0.002:
+            pass
+
+    code.reading = slow
+    code.goes_on.clear()
+    for file in range(1, 21):
+        ask(7, file, "crafted")
+    code.goes_on.set()
+    programs.settle(60)
+    assert len(answers) == 21
+    assert answers.index("other") <= 2
+
+
+def test_questions_of_one_process_leave_room_for_others(
+    programs: ProgramStacks, code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_stacks, "MOST_ASKED", 10)
+    code.goes_on.clear()
+    asked = [programs.name(7, (number,), lambda _: None) for number in range(12)]
+    assert asked == [True] * 10 + [False] * 2
+    assert programs.name(8, (1,), lambda _: None)
 
 
 def test_after_the_end_nothing_waits(programs: ProgramStacks, counts: StackCounts) -> None:
