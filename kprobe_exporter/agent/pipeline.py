@@ -13,6 +13,7 @@ from kprobe_exporter.agent.thread_events import (
     Handle,
     Identities,
     handlers,
+    starts_of_threads,
     thread_events,
 )
 from kprobe_exporter.aggregate.aggregator import Aggregator
@@ -100,6 +101,7 @@ class Pipeline:
         self._flows: dict[int, _Flow] = {}
         self._cgroup_events: Mapping[Layout, Handle] = {}
         self._thread_events: Mapping[Layout, Handle] = {}
+        self._starts: set[int] = set()  # the layout_ids of starts of threads, which are no events of a probe
         self._loaded = self._tgid = self._follows_programs = False
         self._buffers = BufferReader(self._instance, self._event_source, self.consume, self._buffer_kib)
         self.pipe = self._buffers.pipe
@@ -108,6 +110,8 @@ class Pipeline:
         """Process a batch, in the reader's thread."""
         if batch.losses:  # threads that were known before these ended may have moved
             self._identities.cgroups.lost(max(loss.end for loss in batch.losses))
+        for layout_id in self._starts & batch.arrived.keys():
+            del batch.arrived[layout_id]
         batch = self._pairing.pair(batch)
         self._recorded.take(batch)
         self._aggregator.consume(batch)
@@ -161,6 +165,9 @@ class Pipeline:
             layouts |= {part.layout: part.system for part in flow.attached.parts}
             of_all_threads |= flow.ends
         filters = record_filters(flow.attached.part_filters for flow in flows.values())
+        starts = starts_of_threads(self._identities.process_events, self._buffers.thread_started)
+        self._starts |= starts.keys()
+        filters |= starts
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
         joins = Joins(
             {layout_id: flow.join for layout_id, flow in flows.items() if flow.join is not None},

@@ -13,10 +13,11 @@ from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import Pods, Whereabouts
 from kprobe_exporter.identity.procfs import HOST_IDS, host_proc
+from kprobe_exporter.model.aggregation import RecordFilter
 from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.records import TID, TIME, Layout, Record
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD, ProbeSpec
-from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan import Kernel, wants_tgid
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install
@@ -129,6 +130,28 @@ def looked_up(config: Config) -> list[str]:
     return found
 
 
+def starts_of_threads(
+    own: OwnTracepoints, started: Callable[[int, int, int], None]
+) -> dict[int, RecordFilter]:
+    """Return, by layout_id, filters that pass the starts of threads on to ``started``, and to nothing else.
+
+    A source filters records while it reads: the process of a thread is known before its own events need it.
+    """
+    return {part.layout.layout_id: RecordFilter(_passer(part.layout, started), None) for part in own.parts}
+
+
+def _passer(layout: Layout, started: Callable[[int, int, int], None]) -> Callable[[Record], bool]:
+    child, flags = layout.place("child"), layout.place("flags")
+    assert child is not None
+    assert flags is not None
+
+    def passes(record: Record) -> bool:
+        started(record[TID], record[child], record[flags])
+        return False
+
+    return passes
+
+
 class Identities:
     """The cgroups and pods of threads, and their ends. The reader's thread owns it while that runs.
 
@@ -145,7 +168,8 @@ class Identities:
             CGROUP_EVENTS, "cgroups are looked up in /proc only", self._read_cgroups
         )
         self.thread_events = OwnTracepoints(THREAD_EVENTS, "calls stay open when their thread ends")
-        self.tracepoints = self.cgroup_events, self.thread_events
+        self.process_events = OwnTracepoints((NEW,), "processes of threads that have ended may be unknown")
+        self.tracepoints = self.cgroup_events, self.thread_events, self.process_events
         self.notice = ""
         self._exported = False
         self.whereabouts = Whereabouts(self.cgroups, self.pods, nested=nested)
@@ -159,6 +183,7 @@ class Identities:
         self.cgroup_events.wanted = self._exported or any(
             label.decode and label.decode[0].name in OF_THREAD for label in labels
         )
+        self.process_events.wanted = wants_tgid(probe for probe in config.probes if probe.enabled)
         self.thread_events.wanted = any(
             attach.end is not None for probe in config.probes for attach in probe.attach
         )
@@ -186,11 +211,13 @@ class Identities:
         """Install the tracepoints if the configuration needs them, or disable them.
 
         Where they cannot be installed, the agent reads cgroups from /proc only, and a call whose thread ends
-        stays open until a later call of the same thread id takes its place.
+        stays open until a later call of the same thread id takes its place. Processes of short-lived threads
+        are searched for in saved_tgids.
         """
-        reason = self.thread_events.follow(instance, kernel, layout_ids)
-        if reason is not None and kernel.binary:
-            log.info("%s%s", self.thread_events.without, reason)
+        for own in (self.thread_events, self.process_events):
+            reason = own.follow(instance, kernel, layout_ids)
+            if reason is not None and kernel.binary:
+                log.info("%s%s", own.without, reason)
         if (reason := self.cgroup_events.follow(instance, kernel, layout_ids)) is not None:
             log.warning("%s%s", self.cgroup_events.without, reason)
 

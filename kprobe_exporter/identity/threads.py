@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from kprobe_exporter.identity.procfs import host_proc
+from kprobe_exporter.identity.saved_tgids import SavedTgids
 from kprobe_exporter.model.values import COMM_BYTES
 
 MOST_THREADS = 16_384
@@ -15,7 +16,11 @@ FRESH = 5.0
 """Seconds for which an answer is cached, because ids are reused and names change."""
 
 SCAN_PAUSE = 0.1
-"""Seconds between two readings of a saved file, which lists all threads."""
+"""Seconds between two readings of saved_cmdlines, and between two questions about an unknown thread."""
+
+MOST_PARENTS = 64  # Threads that started each other, of which only the first one's process is known
+
+CLONE_THREAD = 0x1_0000  # include/uapi/linux/sched.h
 
 UNKNOWN = b"<...>"
 """What the kernel writes for a saved thread whose name it no longer has."""
@@ -29,31 +34,60 @@ T = TypeVar("T")
 TGID = re.compile(rb"^Tgid:\t(\d{1,10})$", re.MULTILINE)
 
 
+class SavedFiles(Protocol):
+    """The top-level files of tracefs."""
+
+    def read(self, path: str) -> bytes: ...
+    def open_pipe(self, path: str) -> int: ...
+
+
 class Threads:
     """Looks threads up; the reader's thread owns it.
 
-    ``read`` returns a top-level file of tracefs. A look-up costs about 20 µs, once in FRESH seconds a thread.
-    Without the host's /proc, only the kernel's saved files serve: saved_cmdlines, of the last 128 threads,
-    and saved_tgids, while option record-tgid is on.
+    A look-up costs about 20 µs, once in FRESH seconds a thread. A thread whose start was recorded is known
+    from then on: see ``started``. Without the host's /proc, only that and the kernel's saved files serve:
+    saved_cmdlines, of the last 128 threads, and saved_tgids, while option record-tgid is on.
     """
 
     def __init__(
         self,
-        read: Callable[[str], bytes],
+        files: SavedFiles,
         proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = host_proc(proc)
-        self._comms: _Answers[bytes] = _Answers(clock, lambda: parse_comms(read("saved_cmdlines")))
-        self._tgids: _Answers[int] = _Answers(clock, lambda: parse_tgids(read("saved_tgids")))
+        self._clock = clock
+        self._files = files
+        self._scanned = float("-inf")
+        self._saved: Mapping[int, bytes] = {}
+        self._comms: _Answers[bytes] = _Answers(clock, self._living_comm, self._saved_comm)
+        self._parents: dict[
+            int, int
+        ] = {}  # a thread of the same process, of threads whose start was recorded
+        self._search = SavedTgids(files.open_pipe).find
+        self._tgids: _Answers[int] = _Answers(clock, self._living_tgid, self._saved_tgid)
+
+    def started(self, parent: int, child: int, clone_flags: int) -> None:
+        """Learn the process of a new thread from the event of its start, before it is asked for.
+
+        Events of several CPUs may come in any order, so the parent's own start may be unknown yet.
+        """
+        self._parents.pop(child, None)
+        if not clone_flags & CLONE_THREAD:
+            self._tgids.learn(child, child)
+            return
+        self._tgids.forget(child)
+        while len(self._parents) >= MOST_THREADS:
+            del self._parents[next(iter(self._parents))]
+        self._parents[child] = parent
 
     def comm(self, tid: int) -> bytes | None:
         """Return the thread's present or last name; None if unknown."""
-        return b"<idle>" if tid == 0 else self._comms.get(tid, self._living_comm)
+        return b"<idle>" if tid == 0 else self._comms.get(tid)
 
     def tgid(self, tid: int) -> int | None:
         """Return the id of the thread's process; None if unknown."""
-        return 0 if tid == 0 else self._tgids.get(tid, self._living_tgid)
+        return 0 if tid == 0 else self._tgids.get(tid)
 
     def _living_comm(self, tid: int) -> bytes | None:
         """Return the name as events have it, without what /proc adds to a worker's."""
@@ -68,6 +102,23 @@ class Threads:
         found = TGID.search(self._of(tid, "status") or b"")
         return int(found[1]) if found else None
 
+    def _saved_comm(self, tid: int) -> bytes | None:
+        now = self._clock()
+        if now - self._scanned >= SCAN_PAUSE:
+            self._saved, self._scanned = {}, now
+            with suppress(OSError):
+                self._saved = parse_comms(self._files.read("saved_cmdlines"))
+        return self._saved.get(tid)
+
+    def _saved_tgid(self, tid: int) -> int | None:
+        for _ in range(MOST_PARENTS):
+            if (parent := self._parents.get(tid)) is None:
+                break
+            if (known := self._tgids.known(parent)) is not None:
+                return known
+            tid = parent
+        return self._living_tgid(tid) or self._search(tid)
+
     def _of(self, tid: int, name: str) -> bytes | None:
         with suppress(OSError):
             return (self._proc / str(tid) / name).read_bytes() if self._proc is not None else None
@@ -75,39 +126,42 @@ class Threads:
 
 
 class _Answers(Generic[T]):
-    """A bounded cache over two sources: one for a single living thread, and a file of all saved threads."""
+    """A bounded cache over two sources: ``living`` of living threads, ``saved`` of those that have ended."""
 
-    def __init__(self, clock: Callable[[], float], scan: Callable[[], Mapping[int, T]]) -> None:
-        self._clock = clock
-        self._scan = scan
-        self._scanned = float("-inf")
-        self._saved: Mapping[int, T] = {}
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        living: Callable[[int], T | None],
+        saved: Callable[[int], T | None],
+    ) -> None:
+        self._clock, self._living, self._saved = clock, living, saved
         self._known: dict[int, tuple[T | None, float]] = {}
 
-    def get(self, tid: int, living: Callable[[int], T | None]) -> T | None:
+    def get(self, tid: int) -> T | None:
         now = self._clock()
         known, since = self._known.get(tid, (None, float("-inf")))
         if now - since < (SCAN_PAUSE if known is None else FRESH):
             return known
-        found = living(tid)
+        found = self._living(tid)
         if found is None:
-            if now - self._scanned >= SCAN_PAUSE:
-                self._saved, self._scanned = {}, now
-                with suppress(OSError):
-                    self._saved = self._scan()
-            found = self._saved.get(tid)
-        if found is None and known is not None:
-            return known
+            found = self._saved(tid) if known is None else known
+        self.learn(tid, found)
+        return found
+
+    def known(self, tid: int) -> T | None:
+        """Return the last answer, None if it is unknown or forgotten."""
+        return self._known.get(tid, (None, 0.0))[0]
+
+    def forget(self, tid: int) -> None:
+        """Let the next question be the first one."""
+        self._known.pop(tid, None)
+
+    def learn(self, tid: int, answer: T | None) -> None:
+        """Take an answer for the present one."""
         self._known.pop(tid, None)
         while len(self._known) >= MOST_THREADS:
             del self._known[next(iter(self._known))]
-        self._known[tid] = found, now
-        return found
-
-
-def parse_tgids(text: bytes) -> dict[int, int]:
-    """Parse ``saved_tgids``: a thread and its process a line (kernel/trace/trace_sched_switch.c)."""
-    return {int(tid): int(tgid) for tid, tgid in re.findall(rb"^(\d{1,10}) (\d{1,10})$", text, re.MULTILINE)}
+        self._known[tid] = answer, self._clock()
 
 
 def parse_comms(text: bytes) -> dict[int, bytes]:

@@ -158,7 +158,8 @@ class BufferReader:
     ) -> None:
         self._instance = instance
         self._geometry = event_source.geometry
-        self._threads = Threads(instance.files.read)
+        self._threads = Threads(instance.files)
+        self.thread_started = self._threads.started
         self._shapes: dict[Layout, tuple[str, Shape]] = {}  # each with its format text
         self._adopt_text: (
             Callable[[Mapping[Layout, str], Filters, Mapping[int, Recipe]], Callable[[], None]] | None

@@ -102,7 +102,7 @@ def test_pages_hold_the_same_records(kernel: Kernel) -> None:
         page, header = (instance.read(f"events/{name}").decode() for name in ("header_page", "header_event"))
         form = instance.event_format(probe.system, probe.event)
         assert form is not None
-        names = KernelNames(Threads(instance.files.read), Symbols(instance.files))
+        names = KernelNames(Threads(instance.files), Symbols(instance.files))
         layout = geometry(page, header)
         parser = page_parser()(layout, [shape(probe.layout, form)], names)
         pipe = BinaryPipe(pipes, parser, batches.append, 1000, layout.page)

@@ -10,7 +10,8 @@ from pathlib import Path
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.event_format import parse_format, text_pattern
 from kprobe_exporter.grammar.target import parse_target
-from kprobe_exporter.identity.threads import parse_comms, parse_tgids
+from kprobe_exporter.identity.saved_tgids import parse_tgids
+from kprobe_exporter.identity.threads import parse_comms
 from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.shape import geometry, shape, stacks

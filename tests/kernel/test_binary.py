@@ -131,7 +131,7 @@ def opened(instance: Instance, probe: Installed, kind: Any, deliver: Callable[[B
     header = geometry(*(instance.read(f"events/header_{name}").decode() for name in ("page", "event")))
     form = instance.event_format(probe.system, probe.event)
     assert form is not None
-    names = KernelNames(Threads(instance.files.read), Symbols(instance.files))
+    names = KernelNames(Threads(instance.files), Symbols(instance.files))
     parser = kind(header, [shape(probe.layout, form)], names)
     return BinaryPipe(instance.open_raw(), parser, deliver, 2 + 2 * 16 * 1024 // header.page, header.page)
 

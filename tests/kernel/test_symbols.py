@@ -136,7 +136,7 @@ def test_looking_alone_sees_as_much(files: MountedTracefs, tracefs: Path) -> Non
 
 def test_names_of_kernel_threads_are_those_of_events(instance: Instance) -> None:
     """Names are those of events, though /proc appends a worker's work and shows more of a long name."""
-    threads = Threads(instance.files.read)
+    threads = Threads(instance.files)
     pipe = instance.open_pipe()
     try:
         instance.write("events/sched/sched_switch/enable", "1")
@@ -155,7 +155,7 @@ def test_names_of_kernel_threads_are_those_of_events(instance: Instance) -> None
 
 @pytest.mark.needs("initial_pid_namespace")
 def test_threads_of_this_machine(files: MountedTracefs) -> None:
-    threads = Threads(files.read)
+    threads = Threads(files)
     assert threads.comm(os.getpid()) == Path("/proc/self/comm").read_bytes().removesuffix(b"\n")
     assert threads.tgid(os.getpid()) == os.getpid()
     assert threads.comm(2) == b"kthreadd"

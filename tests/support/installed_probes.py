@@ -80,7 +80,7 @@ def batches(instance: Instance, probes: list[Installed], kind: Any) -> list[Batc
         text = instance.event_format(probe.system, probe.event)
         assert text is not None
         shapes.append(shape(probe.layout, text))
-    names = KernelNames(Threads(instance.files.read), Symbols(instance.files))
+    names = KernelNames(Threads(instance.files), Symbols(instance.files))
     form_of_page = geometry(*headers)
     parser = kind(form_of_page, shapes, names, stacks(form, None))
     found: list[Batch] = []

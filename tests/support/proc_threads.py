@@ -1,5 +1,6 @@
 """Threads as /proc shows them."""
 
+import os
 from pathlib import Path
 
 from kprobe_exporter.identity.procfs import INITIAL
@@ -13,14 +14,20 @@ class Machine:
         self.proc = root
         self.now = 100.0
         self.saved = {"saved_cmdlines": b"", "saved_tgids": b""}
-        self.scans = 0
+        self.scans = self.searches = 0
         (root / "self/ns").mkdir(parents=True)
         (root / "self/ns/pid").symlink_to(namespace)
-        self.threads = Threads(self.read, root, lambda: self.now)
+        self.threads = Threads(self, root, lambda: self.now)
 
     def read(self, path: str) -> bytes:
         self.scans += 1
         return self.saved[path]
+
+    def open_pipe(self, path: str) -> int:
+        self.searches += 1
+        file = self.proc / path
+        file.write_bytes(self.saved[path])
+        return os.open(file, os.O_RDONLY)
 
     def born(self, tid: int, tgid: int, comm: bytes) -> None:
         (self.proc / str(tid)).mkdir(exist_ok=True)

@@ -1,19 +1,31 @@
 """Threads by their id: from /proc while they live, then from what the kernel saved, without forged names."""
 
+import os
+import threading
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.identity import threads
-from kprobe_exporter.identity.threads import FRESH, Threads, parse_comms, parse_tgids
+from kprobe_exporter.identity import saved_tgids, threads
+from kprobe_exporter.identity.saved_tgids import parse_tgids, search
+from kprobe_exporter.identity.threads import CLONE_THREAD, FRESH, Threads, parse_comms
+from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.support.patience import eventually, patience
 from tests.support.proc_threads import Machine
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
+
+
+def later(machine: Machine) -> Machine:
+    machine.now += FRESH
+    return machine
 
 
 def test_a_living_thread(machine: Machine) -> None:
@@ -53,17 +65,71 @@ def test_in_another_pid_namespace_proc_is_not_asked(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "pid:[4026532777]")
     machine.born(7, 5, b"somebody else")
     assert (machine.threads.comm(7), machine.threads.tgid(7)) == (None, None)
-    machine.now += FRESH
     machine.saved["saved_tgids"] = b"7 6\n"
-    assert machine.threads.tgid(7) == 6
+    eventually(lambda: later(machine).threads.tgid(7) == 6)
 
 
 def test_a_thread_that_is_saved_only_after_it_was_asked_for(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "pid:[4026532777]")
     assert machine.threads.tgid(7) is None
     machine.saved["saved_tgids"] = b"7 6\n"
-    machine.now += 2 * threads.SCAN_PAUSE
-    assert machine.threads.tgid(7) == 6
+    eventually(lambda: later(machine).threads.tgid(7) == 6)
+
+
+def test_a_thread_whose_start_was_recorded(machine: Machine) -> None:
+    """It is known without /proc and without a search, also a thread of a process that is known."""
+    machine.threads.started(1, 70, 0)
+    machine.threads.started(70, 71, CLONE_THREAD)
+    assert [machine.threads.tgid(tid) for tid in (70, 71)] == [70, 70]
+    machine.threads.started(1, 71, 0)  # the id was reused
+    assert machine.threads.tgid(71) == 71
+    assert machine.searches == 0
+
+
+class Endless:
+    """A file of all threads that takes a minute to read, as where 4 million have run."""
+
+    def __init__(self) -> None:
+        self.content, self.end = os.pipe()
+        self.readers: list[int] = []
+
+    def read(self, path: str) -> bytes:
+        self.readers.append(threading.get_ident())
+        with open(os.dup(self.content), "rb") as file:
+            return file.read()
+
+    def open_pipe(self, path: str) -> int:
+        self.readers.append(threading.get_ident())
+        return os.dup(self.content)
+
+
+def test_the_caller_never_reads_the_file_of_all_threads(tmp_path: Path) -> None:
+    """Of 98 threads that have ended the first waits for a fraction of a second, and the others hardly."""
+    saved = Endless()
+    end = threading.Timer(patience(5), os.close, [saved.end])
+    end.start()
+    known = Threads(saved, tmp_path)
+    began = time.monotonic()
+    assert [known.tgid(tid) for tid in range(2, 100)] == [None] * 98
+    assert time.monotonic() - began < patience(1)
+    assert len(saved.readers) == 1
+    assert threading.get_ident() not in saved.readers
+    end.cancel()
+    os.close(saved.end)
+    os.close(saved.content)
+
+
+def test_a_search_keeps_what_was_asked_for(tmp_path: Path) -> None:
+    """Memory is bounded by the question, and the work by MOST_BYTES."""
+    file = tmp_path / "saved"
+    file.write_bytes(b"".join(b"%d 5\n" % tid for tid in range(1, 1_000_000)))
+    tracemalloc.start()
+    found = search(os.open(file, os.O_RDONLY), {2, 600_000, 999_999, 77_777_777})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (found[2], found[600_000], found.get(999_999)) == (5, 5, 5)
+    assert len(found) <= saved_tgids.MOST_KEPT + 4
+    assert peak < 4 << 20
 
 
 @pytest.mark.parametrize(
@@ -99,10 +165,7 @@ def test_the_cache_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_unreadable_files_give_no_name(tmp_path: Path) -> None:
-    def read(path: str) -> bytes:
-        raise PermissionError(path)
-
-    threads = Threads(read, tmp_path)
+    threads = Threads(MountedTracefs(tmp_path / "none"), tmp_path)
     assert (threads.comm(7), threads.tgid(7)) == (None, None)
 
 
