@@ -87,6 +87,8 @@ class Door(asyncio.Protocol):
                     self._complain(NOT_TLS, None)
                 else:
                     self._complain("a TLS handshake failed", error)
+            # The error and its frames refer to each other: they would keep the handshake until a collection.
+            error.__traceback__ = None
         finally:
             if not inside:
                 self._clients.remove(client)
@@ -94,6 +96,10 @@ class Door(asyncio.Protocol):
 
     async def _shake_hands(self, client: Client) -> bool:
         """Return whether the connection has taken over. Raises OSError if the handshake fails."""
+        # The client may have been dropped before this task ran. start_tls() does not notice that, and would
+        # keep the 100 KB of the handshake until the time limit.
+        if client.is_gone():
+            return False
         early = _Early()
         secured = await asyncio.get_running_loop().start_tls(
             client.transport,

@@ -10,8 +10,7 @@ from kprobe_exporter.errors import StartError, UsageError
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^]\s]+)]|(?P<host>[^]\[:\s]*)):(?P<port>[0-9]{1,5})")
 
-# The length of the kernel's queue of connections that are not accepted yet. asyncio accepts as many at
-# once, so it costs descriptors, too.
+# The length of the kernel's queue of connections that are not accepted yet.
 BACKLOG = 256
 
 

@@ -24,6 +24,10 @@ STOP_TIME = 2
 # asyncio logs these repeatedly when a client sends many requests and leaves before all are answered.
 LEFT = ("SSL connection is closed", "socket.send() raised exception.")
 
+# How many connections asyncio accepts before it reads from those that it has. With many more, a client would
+# be dropped for later ones before its request is read, though the request has arrived.
+ACCEPTED_AT_ONCE = 16
+
 # How many messages are held back at a time: a message of asyncio may contain an address that varies.
 MAX_QUIET = 64
 
@@ -68,7 +72,7 @@ class WebServer:
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                backlog=BACKLOG,
+                backlog=ACCEPTED_AT_ONCE,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_keep_alive=IDLE_TIME,
                 timeout_graceful_shutdown=GRACE,
@@ -123,11 +127,16 @@ class WebServer:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, whose shutdown does not wait for clients that have not sent a request yet."""
+    """uvicorn's server, with a long queue of connections, and a shutdown that waits for no silent client."""
 
     def __init__(self, config: uvicorn.Config, clients: Clients) -> None:
         super().__init__(config)
         self._clients = clients
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(BACKLOG)  # asyncio has made the kernel's queue as short as its own
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._clients.drop(lambda client: client.talk is None)

@@ -19,6 +19,7 @@ from tests.support.scraped import (
     idle_and_slow_clients,
     protected,
 )
+from tests.support.web_target import flood_of_handshakes
 
 WARM_UP = 10
 SCRAPES = 100
@@ -86,6 +87,20 @@ def test_as_many_hostile_clients_as_connections(tmp_path: Path, tls: bool, reque
                 assert (status, body.count(b"{tid=")) == (200, LARGE)
         beside = most_memory(agent)
     print(f"{len(body) / 1e6:.1f} MB a scrape; {beside:.0f} MB resident, {alone:.0f} MB without such clients")
+    assert beside - alone < MOST_MEMORY
+
+
+FLOOD_ROUNDS = 20
+
+
+def test_flood_of_unfinished_handshakes(tmp_path: Path) -> None:
+    """Each client sends 10 bytes of a ClientHello and connects again: 10,000 handshakes in some seconds."""
+    with protected(tmp_path / "agent", tls=True) as agent:
+        alone = most_memory(agent)
+        flood_of_handshakes(agent.port, agent.first_words()[:10], FLOOD_ROUNDS)
+        beside = most_memory(agent)
+        assert agent.ask()[0] == 200
+    print(f"{beside:.0f} MB resident, {alone:.0f} MB without the flood")
     assert beside - alone < MOST_MEMORY
 
 

@@ -4,7 +4,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse
 from typing import TypeVar
 
@@ -126,3 +126,23 @@ def client_hello(client: ssl.SSLContext) -> bytes:
     with suppress(ssl.SSLWantReadError):
         client.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
     return outgoing.read()
+
+
+FLOOD = 500
+"""Connections of a flood: four times those that a server keeps, below the usual limit of 1,024 open files."""
+
+
+def flood_of_handshakes(port: int, words: bytes, rounds: int) -> None:
+    """In each round, open FLOOD connections at once, send these bytes on each, and reset them."""
+    for _ in range(rounds):
+        with ExitStack() as stack:
+            crowd = [socket.socket() for _ in range(FLOOD)]
+            for sock in crowd:
+                stack.callback(reset, sock)
+                sock.setblocking(False)
+                sock.connect_ex(("127.0.0.1", port))
+            for sock in crowd:
+                with suppress(OSError):  # not connected yet, or dropped already
+                    sock.sendall(words)
+            # The server accepts this connection after the others.
+            socket.create_connection(("127.0.0.1", port), timeout=patience(10)).close()

@@ -16,9 +16,22 @@ from kprobe_exporter.web.handshake import NOT_ADMITTED, NOT_TLS, Tls
 from kprobe_exporter.web.routes import create_app
 from tests.support.certificates import Authority, Pair
 from tests.support.patience import eventually, within
-from tests.support.web_target import LARGE, Served, client_hello, read_all, reset, serving
+from tests.support.resident import ResidentPeak
+from tests.support.web_target import (
+    LARGE,
+    Served,
+    client_hello,
+    flood_of_handshakes,
+    read_all,
+    reset,
+    serving,
+)
 
 REQUEST = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
+
+FLOOD_ROUNDS = 10
+MAX_FLOOD_MB = 30
+"""128 handshakes take 13 MB."""
 
 
 class Secured(Served):
@@ -257,3 +270,15 @@ def test_close_is_bounded(
         assert not secured.web._thread.is_alive()
         assert read_all(silent) == b""
     assert [record for record in caplog.records if record.exc_info or record.levelno > logging.WARNING] == []
+
+
+def test_memory_in_a_flood_of_unfinished_handshakes(secured: Secured) -> None:
+    """Clients send 10 bytes of a ClientHello and connect again; the server forgets those that it dropped."""
+    hello = client_hello(secured.client)[:10]
+    assert secured.get() == b"healthy\n"
+    peak = ResidentPeak()
+    flood_of_handshakes(secured.port, hello, FLOOD_ROUNDS)
+    added = peak.added_mb()
+    print(f"{added:.0f} MB more for the handshakes of {FLOOD_ROUNDS} rounds")
+    assert secured.get() == b"healthy\n"
+    assert added < MAX_FLOOD_MB
