@@ -82,10 +82,12 @@ class Access:
         if refusal is None:
             settings = self._settings()
             send = _adding(settings.headers.items(), send)
-            if not self._within(settings.rate, scope["state"][CLIENT].network):
+            if not self._within(settings.rate, scope["state"][CLIENT].network.narrow):
                 refusal = line("too many requests", HTTPStatus.TOO_MANY_REQUESTS)
             elif settings.users:
                 refusal = await self._refuse(settings, headers, scope["state"][CLIENT])
+        if refusal is None:
+            scope["state"][CLIENT].note_answer()
         await (refusal or self._app)(scope, receive, send)
 
     def _allows(self, asked: str) -> bool:
@@ -116,7 +118,7 @@ class Access:
         said = credentials(headers.get("authorization", ""))
         if said is None:
             return line("authentication required", HTTPStatus.UNAUTHORIZED, _ASK)
-        if await self._passwords.match(settings.users, *said, client.network, client.is_gone):
+        if await self._passwords.match(settings.users, *said, client.network.narrow, client.is_gone):
             return None
         return line("wrong user or password", HTTPStatus.UNAUTHORIZED, _ASK)
 

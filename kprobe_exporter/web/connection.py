@@ -5,7 +5,6 @@ whose methods are not documented, so pyproject.toml names one version of uvicorn
 """
 
 import asyncio
-import ipaddress
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +13,16 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kprobe_exporter.web.networks import KnownNetworks, Network, network
+
 # Far more than the scrapers of one agent, and far below the limit of open files of a process.
 MAX_CONNECTIONS = 128
+
+# How many of them have not sent a request yet. A TLS handshake takes 100 KB.
+MAX_BEGINNING = 64
+
+# How many connections of a network that was answered lately are kept before those of others.
+MAX_KEPT = 4
 
 # Limits in seconds: until the first whole request has arrived, TLS handshake included; from a request until
 # the client has taken the whole response; between two requests, longer than a scrape interval of a minute.
@@ -34,30 +41,20 @@ CLIENT = "client"
 """The name under which an ASGI scope's state holds the connection's ``Client``."""
 
 
-def network(host: str) -> str:
-    """Return what stands for one client: an IPv4 address, or the first 64 bits of an IPv6 address.
-
-    A subscriber of IPv6 has at least 2**64 addresses (RFC 6177).
-    """
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
-
-
 class Client:
     """One TCP connection. ``transport`` is the TCP transport, also under TLS: it can always be aborted."""
 
-    def __init__(self, transport: asyncio.BaseTransport, now: float) -> None:
+    def __init__(
+        self,
+        transport: asyncio.BaseTransport,
+        now: float,
+        answered: Callable[[Network], None] = lambda network: None,
+    ) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         host, *_ = transport.get_extra_info("peername") or ("",)
         self.network = network(host)
+        self._answered = answered
         self.since = now
         """When the connection was accepted, or when its latest request arrived."""
         self.talk: Connection | None = None
@@ -82,6 +79,10 @@ class Client:
         """Return whether nothing can be sent to this client any more."""
         return self.transport.is_closing()
 
+    def note_answer(self) -> None:
+        """Note that this client was given an answer other than a refusal."""
+        self._answered(self.network)
+
     def overdue(self, now: float) -> bool:
         """Whether the client has exceeded its time limit."""
         if self.talk is None:
@@ -104,6 +105,7 @@ class Clients:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._all: set[Client] = set()
+        self._known = KnownNetworks()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -113,15 +115,35 @@ class Clients:
 
         Refusing the newcomer instead would let idle clients lock every scraper out.
         """
-        newcomer = Client(transport, self.clock())
+        newcomer = Client(transport, self.clock(), lambda network: self._known.add(network, self.clock()))
         self._all.add(newcomer)
         present = [client for client in self._all if not client.dropped]
+        beginning = [client for client in present if client.talk is None]
         if len(present) > MAX_CONNECTIONS:
-            numbers = Counter(client.network for client in present)
-            most = max(numbers.values())
-            crowd = [one for one in present if one is not newcomer and numbers[one.network] == most]
-            min(crowd, key=lambda client: client.turn_to_go, default=newcomer).drop()
+            self._drop_one(present, newcomer)
+        elif len(beginning) > MAX_BEGINNING:
+            self._drop_one(beginning, newcomer)
         return newcomer
+
+    def _drop_one(self, present: list[Client], newcomer: Client) -> None:
+        """Drop one of the widest network that has most of these clients, but not the newcomer."""
+        kept: Counter[Network] = Counter()
+        crowd = []
+        # The last ones to go are kept.
+        for client in sorted(present, key=lambda client: client.turn_to_go, reverse=True):
+            if client.network in self._known and kept[client.network] < MAX_KEPT:
+                kept[client.network] += 1
+            elif client is not newcomer:
+                crowd.append(client)
+        wide = Counter(client.network.wide for client in present)
+        narrow = Counter(client.network for client in present)
+        # Of equals the last one goes, which is the first by its turn.
+        most = max(
+            reversed(crowd),
+            key=lambda client: (wide[client.network.wide], narrow[client.network]),
+            default=newcomer,
+        )
+        most.drop()
 
     def remove(self, client: Client) -> None:
         self._all.discard(client)

@@ -5,7 +5,9 @@ import gc
 import itertools
 import logging
 import os
+import selectors
 import socket
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from kprobe_exporter.model.snapshot import Snapshot
 from kprobe_exporter.web import connection, server
 from kprobe_exporter.web.connection import MAX_CONNECTIONS, Client, Clients, Connection
 from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.networks import MAX_KNOWN_OF_WIDE, KnownNetworks, network
 from kprobe_exporter.web.routes import create_app
 from tests.support.patience import eventually, patience, within
 from tests.support.web_target import LARGE, Served, read_all, reset, serving
@@ -186,26 +189,144 @@ def test_the_network_with_most_connections_makes_room() -> None:
     """Though all of its clients wait for an answer, and a client of another network is idle."""
     known = Clients(itertools.count().__next__)
     other = known.add(FakeTransport("192.0.2.1"))
-    many = [known.add(FakeTransport(f"2001:db8::{n:x}")) for n in range(1, MAX_CONNECTIONS)]
-    for client in many:
-        client.talk = Talking(pipelines=client is many[5])
+    many = []
+    for number in range(1, MAX_CONNECTIONS):
+        many.append(known.add(FakeTransport(f"2001:db8::{number:x}")))
+        many[-1].talk = Talking(pipelines=number == 6)
     newcomers = [known.add(FakeTransport("198.51.100.7")) for _ in range(2)]
     assert [client for client in many if client.dropped] == [many[0], many[5]]
     assert not any(client.dropped for client in (other, *newcomers))
 
 
+CROWD = 300
+
+
 @pytest.mark.parametrize(
-    ("host", "network"),
+    ("crowd", "scraper"),
+    [("127.0.{}.9", "192.0.2.1"), ("192.0.3.{}", "192.0.2.1"), ("2001:db8:1:{:x}::9", "2001:db8:2::1")],
+)
+def test_addresses_of_one_wide_network_are_one_client(crowd: str, scraper: str) -> None:
+    """A client with 300 addresses of loopback, a /24 or a /48 does not push out another one."""
+    known = Clients(itertools.count(step=0.01).__next__)
+    waiting = known.add(FakeTransport(scraper))
+    for number in range(CROWD):
+        known.add(FakeTransport(crowd.format(number % 256))).talk = Talking()
+    newcomer = known.add(FakeTransport(scraper))
+    for number in range(CROWD):
+        known.add(FakeTransport(crowd.format(number % 256)))
+    assert not any(client.dropped for client in (waiting, newcomer))
+
+
+def test_a_network_that_was_answered_lately_keeps_places() -> None:
+    """Clients of its own wide network, and of 300 others, do not push it out; nor can they take its place."""
+    known = Clients(itertools.count(step=0.01).__next__)
+    scraper = known.add(FakeTransport("10.0.0.1"))
+    scraper.note_answer()
+    for address in (f"10.{n}.{m}.9" for m in range(2) for n in range(CROWD // 2)):
+        client = known.add(FakeTransport(address))
+        client.talk = Talking()
+        client.note_answer()
+    assert not scraper.dropped
+    later = [known.add(FakeTransport("10.0.0.1")) for _ in range(3)]
+    for number in range(2, 2 + CROWD):
+        known.add(FakeTransport(f"10.0.0.{number % 254 + 2}"))
+    assert not any(client.dropped for client in (scraper, *later))
+
+
+def test_a_network_is_known_while_it_goes_on_asking() -> None:
+    known = KnownNetworks()
+    scraper = network("192.0.2.1")
+    known.add(scraper, 0)
+    for number in range(CROWD):
+        known.add(network(f"10.{number % 256}.{number // 256}.1"), 1)
+    known.add(scraper, 290)
+    known.add(network("198.51.100.1"), 302)  # those of second 1 have gone
+    assert scraper in known
+    assert network("198.51.100.1") in known
+    assert network("10.1.0.1") not in known
+    for number in range(2, CROWD):
+        known.add(network(f"192.0.2.{number % 256}"), 303)
+    assert sum(network(f"192.0.2.{number}") in known for number in range(256)) == MAX_KNOWN_OF_WIDE
+
+
+class Churn(threading.Thread):
+    """Clients, one of each address, that send a request and connect again once they are dropped."""
+
+    def __init__(self, port: int, addresses: list[str]) -> None:
+        super().__init__()
+        self._port, self._addresses = port, addresses
+        self.connections = 0
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        with selectors.DefaultSelector() as ready:
+            for address in self._addresses:
+                self._connect(ready, address)
+            while not self._over.is_set():
+                for key, mask in ready.select(0.05):
+                    sock = key.fileobj
+                    assert isinstance(sock, socket.socket)
+                    if mask & selectors.EVENT_WRITE:
+                        with suppress(OSError):
+                            sock.send(HEALTH)
+                        ready.modify(sock, selectors.EVENT_READ, key.data)
+                    elif not self._is_open(sock):
+                        ready.unregister(sock)
+                        sock.close()
+                        self._connect(ready, key.data)
+            for key in [*ready.get_map().values()]:
+                reset(key.fileobj)  # type: ignore[arg-type]
+
+    def _connect(self, ready: selectors.BaseSelector, address: str) -> None:
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # keeps no port
+        sock.bind((address, 0))
+        sock.connect_ex(("127.0.0.1", self._port))
+        ready.register(sock, selectors.EVENT_WRITE, address)
+        self.connections += 1
+
+    @staticmethod
+    def _is_open(sock: socket.socket) -> bool:
+        try:
+            return bool(sock.recv(65536))
+        except OSError:
+            return False
+
+    def __enter__(self) -> "Churn":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+
+@pytest.mark.parametrize("address", ["127.0.1.{}", "127.0.0.1"], ids=["loopback", "the scraper's own"])
+def test_scrapes_beside_clients_that_connect_again(served: Served, address: str) -> None:
+    """300 clients connect again as soon as they are dropped; each of 10 scrapes is answered."""
+    addresses = [address.format(number % 255 + 1) for number in range(CROWD)]
+    with Churn(served.port, addresses) as churn:
+        eventually(lambda: churn.connections > 2 * CROWD)
+        for _ in range(10):
+            scrape(served)
+        print(f"{churn.connections} connections of others")
+
+
+@pytest.mark.parametrize(
+    ("host", "wide", "narrow"),
     [
-        ("192.0.2.1", "192.0.2.1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", ""),
+        ("192.0.2.1", "192.0.2.0/24", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.0/24", "192.0.2.1"),
+        ("127.1.2.3", "loopback", "127.1.2.3"),
+        ("::1", "loopback", "::/64"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1::/48", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/48", "fe80::/64"),
+        ("", "", ""),
     ],
 )
-def test_a_clients_network(host: str, network: str) -> None:
-    assert connection.network(host) == network
+def test_a_clients_network(host: str, wide: str, narrow: str) -> None:
+    assert network(host) == (wide, narrow)
 
 
 @pytest.mark.parametrize(
