@@ -110,6 +110,16 @@ def watched(systemd: Systemd, config: str, seconds: int) -> int:  # noqa: F811
     return systemd.main_pid()
 
 
+def test_it_is_restarted_however_often_it_dies(systemd: Systemd, port: int, config: str) -> None:  # noqa: F811
+    """As when something makes the agent use more memory than it may have, time and again."""
+    pid = watched(systemd, config, 60)
+    for number in range(1, 7):
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda number=number: systemd.shows("NRestarts") == str(number), 60)  # type: ignore[misc]
+        eventually(lambda: systemd.shows("ActiveState") == "active", START_TIME)
+        pid = systemd.main_pid()
+
+
 def test_the_watchdog(systemd: Systemd, port: int, config: str) -> None:  # noqa: F811
     """A working agent keeps meeting the watchdog's deadline; systemd replaces one that hangs."""
     pid = watched(systemd, config, 6)
