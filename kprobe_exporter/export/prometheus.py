@@ -32,7 +32,8 @@ class Exposition:
     """Renders snapshots for scrapers.
 
     It needs no lock: any number of threads may render at once. Its state are the duration of the last
-    finished scrape and the encoder of the last rendering in protobuf, each of which is replaced as a whole.
+    finished scrape, the encoder of the last rendering in protobuf and the names in the last snapshot, each of
+    which is replaced as a whole.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Exposition:
         self._clock = clock
         self._duration = 0.0
         self._encoder = Encoder()
+        self._names: frozenset[str] = frozenset()
         # Our own registry: other code in the process may use the client library's global one.
         self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -59,9 +61,15 @@ class Exposition:
         self._duration = self._clock() - start
         return (body + EOF if form == "openmetrics" else body), CONTENT_TYPES[form]
 
+    def known_names(self, names: frozenset[str]) -> frozenset[str]:
+        """Return those of the names that a family or sample of the last snapshot had."""
+        return names & self._names
+
     def _families(self) -> Iterator[Family]:
         """Yield the families of the snapshot, and the one about scrapes."""
-        yield from self._snapshot().families
+        families = self._snapshot().families
+        self._names = frozenset(name for family in families for name in _all_names(family))
+        yield from families
         about = "Time to prepare the last finished scrape."
         yield Family("kprobe_exporter_scrape_duration_seconds", "gauge", about, (), {(): self._duration})
 
@@ -122,6 +130,11 @@ def _generated(metric: Metric, as_openmetrics: bool) -> bytes:
 def _stem(family: Family) -> str:
     """OpenMetrics, and so the client library, names a counter's family without the ``_total``."""
     return family.name.removesuffix("_total") if family.type == "counter" else family.name
+
+
+def _all_names(family: Family) -> set[str]:
+    """Return the names that select the family or its samples."""
+    return {_stem(family), *(f"{family.name}{suffix}" for suffix in _selected(family, frozenset()))}
 
 
 def _selected(family: Family, names: frozenset[str]) -> Collection[str]:

@@ -118,7 +118,7 @@ class Access:
         said = credentials(headers.get("authorization", ""))
         if said is None:
             return line("authentication required", HTTPStatus.UNAUTHORIZED, _ASK)
-        if await self._passwords.match(settings.users, *said, client.network.narrow, client.is_gone):
+        if await self._passwords.match(settings.users, *said, client.network, client.is_gone):
             return None
         return line("wrong user or password", HTTPStatus.UNAUTHORIZED, _ASK)
 

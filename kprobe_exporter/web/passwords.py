@@ -9,10 +9,12 @@ import asyncio
 import os
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
+
+from kprobe_exporter.web.networks import Network
+from kprobe_exporter.web.turns import Turns
 
 # How many checks run at a time, and how many right passwords are remembered.
 RUNNING = 2
@@ -31,14 +33,14 @@ class Passwords:
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
         self._remembered: dict[bytes, None] = {}
-        self._turns = _Turns()
+        self._turns = Turns(RUNNING)
 
     async def match(
         self,
         users: Mapping[bytes, bytes],
         name: bytes,
         password: bytes,
-        network: str,
+        network: Network,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Return whether a user of this name has this password.
@@ -51,12 +53,9 @@ class Passwords:
         digest = self._digest(name, hashed or b"", password)
         if hashed is not None and digest in self._remembered:
             return True
-        await self._turns.wait(network)
-        try:
+        async with self._turns.turn([network]):
             decoy = [*users.values()][int.from_bytes(self._digest(name), "big") % len(users)]
             matches = not is_gone() and await _beside(hashed or decoy, password)
-        finally:
-            self._turns.pass_on()
         if hashed is None or not matches:
             return False
         while len(self._remembered) >= MAX_REMEMBERED:
@@ -70,41 +69,6 @@ class Passwords:
         for part in parts:
             made.update(len(part).to_bytes(8, "big") + part)
         return made.digest()
-
-
-class _Turns:
-    """Lets RUNNING checks run at a time. Networks whose clients wait take turns. Used in one event loop."""
-
-    def __init__(self) -> None:
-        self._running = 0
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-
-    async def wait(self, network: str) -> None:
-        """Wait for a turn, which then has to be passed on."""
-        if self._running < RUNNING:
-            self._running += 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(network, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it was this one's turn just now
-                self.pass_on()
-            raise
-
-    def pass_on(self) -> None:
-        """Give a turn to the network that has waited longest, or end it if none waits."""
-        while self._waiting:
-            network = next(iter(self._waiting))
-            queue = self._waiting.pop(network)
-            turn = queue.popleft()
-            if queue:
-                self._waiting[network] = queue  # behind the others
-            if not turn.cancelled():
-                turn.set_result(None)
-                return
-        self._running -= 1
 
 
 async def _beside(hashed: bytes, password: bytes) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from kprobe_exporter.export.prometheus import accepts_gzip
 from kprobe_exporter.web.connection import CHUNK, CLIENT, Client
+from kprobe_exporter.web.networks import Network
+from kprobe_exporter.web.turns import Turns
 
 log = logging.getLogger("kprobe_exporter.web")
 
@@ -59,15 +61,17 @@ class _Waiting(NamedTuple):
     """Requests for the same, each with whether it accepts gzip, and the task that renders for them."""
 
     requests: list[tuple[Request, bool]]
+    networks: list[Network]
+    """Where they come from: it is the rendering's turn when it is that of one of them."""
     forms: asyncio.Task[Mapping[bool, Rendering]]
 
 
 class Workers:
-    """Threads that compute responses. A request waits for a thread in the event loop."""
+    """Threads that compute responses. A request waits for a thread in the event loop; networks take turns."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, name)
-        self._free = asyncio.Semaphore(threads)
+        self._turns = Turns(threads)
         self._waiting: dict[Hashable, _Waiting] = {}
         self._unsent = Unsent()
 
@@ -79,21 +83,23 @@ class Workers:
         ``call`` runs even if the client has gone.
         """
 
-        async def answer() -> Response:
-            reason = await self.run(call)
+        async def answer(request: Request) -> Response:
+            reason = await self.run(request, call)
             return line(done) if reason is None else line(reason, status)
 
         async def endpoint(request: Request) -> Response:
-            return await guarded(request, answer())
+            return await guarded(request, answer(request))
 
         return endpoint
 
-    async def run(self, call: Callable[[], Result]) -> Result:
+    async def run(self, request: Request, call: Callable[[], Result]) -> Result:
         """Return what ``call`` returns in one of the threads."""
-        async with self._free:
+        async with self._turns.turn([client_network(request)]):
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def rendered(self, request: Request, key: Hashable, render: Callable[[], Rendering]) -> Response:
+    async def rendered(
+        self, request: Request, key: Hashable, render: Callable[[Collection[Request]], Rendering]
+    ) -> Response:
         """Answer with what ``render`` returns, called once for all requests with this ``key`` that wait.
 
         A request that waits for a thread is joined by the requests for the same that come meanwhile, so each
@@ -104,10 +110,11 @@ class Workers:
         would work for those that have gone, and never again answer one in time.
         """
         if key not in self._waiting:
-            self._waiting[key] = _Waiting([], asyncio.create_task(self._render(key, render)))
+            self._waiting[key] = _Waiting([], [], asyncio.create_task(self._render(key, render)))
         waiting = self._waiting[key]
         gzipped = accepts_gzip(",".join(request.headers.getlist("accept-encoding")))
         waiting.requests.append((request, gzipped))
+        waiting.networks.append(client_network(request))
 
         async def shared() -> Response:
             forms = await asyncio.shield(waiting.forms)  # others wait for it as well
@@ -117,19 +124,27 @@ class Workers:
 
         return await guarded(request, shared())
 
-    async def _render(self, key: Hashable, render: Callable[[], Rendering]) -> Mapping[bool, Rendering]:
+    async def _render(
+        self, key: Hashable, render: Callable[[Collection[Request]], Rendering]
+    ) -> Mapping[bool, Rendering]:
         """Return the forms that the clients ask for, by whether they are compressed."""
-        async with self._free:
+        async with self._turns.turn(self._waiting[key].networks):
             requests = self._waiting.pop(key).requests
             wanted = {gzipped for request, gzipped in requests if not await _has_gone(request)}
             if not wanted:
                 raise _ClientsGone
 
             def forms() -> Mapping[bool, Rendering]:
-                rendering = render()
+                rendering = render([request for request, _ in requests])
                 return {gzipped: rendering.compressed() if gzipped else rendering for gzipped in wanted}
 
             return await asyncio.get_running_loop().run_in_executor(self._threads, forms)
+
+
+def client_network(request: Request) -> Network:
+    """Return the network of the client that sent a request."""
+    client: Client = request.scope["state"][CLIENT]
+    return client.network
 
 
 async def _has_gone(request: Request) -> bool:

@@ -62,9 +62,9 @@ def create_app(
 
     ``ready`` returns None, or why not. ``reload`` reads the configuration again, and returns None, or why
     the old one stays in force; without it, reloading is forbidden. ``profile`` returns the counted stacks of
-    a probe, None if it counts none; without it, no stacks are served. ``snapshot`` and ``profile`` are called
-    in 2 threads, and ``ready`` and ``reload`` each in one of its own, so the event loop answers other
-    requests meanwhile. An exception becomes one line for the client and one in the log.
+    a probe, None if it counts none; without it, no stacks are served. ``snapshot`` is called in 2 threads,
+    and ``profile``, ``ready`` and ``reload`` each in one of its own, so the event loop answers other requests
+    meanwhile. An exception becomes one line for the client and one in the log.
     """
     check_telemetry_path(telemetry_path)
     exposition = Exposition(snapshot)
@@ -72,16 +72,18 @@ def create_app(
 
     async def metrics(request: Request) -> Response:
         accept = ",".join(request.headers.getlist("accept"))
-        names = frozenset(request.query_params.getlist("name[]"))
+        names = _names(request)
+        # Requests that differ only in unknown names share a rendering, and cost as little as one.
+        known = exposition.known_names(names)
 
-        def render() -> Rendering:
-            body, content_type = exposition.render(accept, names)
+        def render(requests: Collection[Request]) -> Rendering:
+            body, content_type = exposition.render(accept, frozenset().union(*map(_names, requests)))
             return Rendering(body, {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
 
-        return await workers.rendered(request, (negotiated(accept), names), render)
+        return await workers.rendered(request, (negotiated(accept), known, known == names), render)
 
     async def status(request: Request) -> Response:
-        def render() -> Rendering:
+        def render(_: object) -> Rendering:
             return Rendering(render_status(snapshot(), telemetry_path), _OF_STATUS)
 
         return await workers.rendered(request, "status", render)
@@ -89,7 +91,7 @@ def create_app(
     async def probe(request: Request) -> Response:
         name = request.path_params["name"]
 
-        def render() -> Rendering:
+        def render(_: object) -> Rendering:
             now = snapshot()
             page = render_probe(now, name, stacks=profile is not None)
             if page is None:
@@ -120,7 +122,7 @@ def create_app(
             Route(telemetry_path, metrics),
             # A telemetry path below one of these comes first.
             Route("/probe/{name:path}", probe),
-            *StackRoutes(profile, workers).routes,
+            *StackRoutes(profile).routes,
             Route("/-/healthy", healthy),
             Route("/-/ready", readiness),
             Route("/-/reload", reloading, methods=["POST"]),
@@ -130,6 +132,10 @@ def create_app(
     # /metrics/ is an unknown path and is not redirected.
     app.router.redirect_slashes = False
     return Access(app, settings, allowed_hosts)
+
+
+def _names(request: Request) -> frozenset[str]:
+    return frozenset(request.query_params.getlist("name[]"))
 
 
 def _is_from_a_page(request: Request) -> bool:

@@ -12,13 +12,16 @@ from starlette.routing import Route
 
 from kprobe_exporter.export.stacks import flame_graph, folded, pprof
 from kprobe_exporter.model.stacks import Profile
-from kprobe_exporter.web.rendering import Rendering, Workers, guarded, line
+from kprobe_exporter.web.rendering import Rendering, Workers, client_network, guarded, line
 
 MOST_SECONDS = 20
 """The longest profile of some seconds. A client that waits holds a connection."""
 
 MOST_WAITING = 4
 """Requests for some seconds at the same time; each holds two profiles."""
+
+MAX_WAITING_OF_WIDE = 2
+"""Of these, those of one wide network, so that one client does not take all places."""
 
 DISABLED = "stacks are not served: the agent runs with --web.disable-stacks"
 
@@ -49,13 +52,14 @@ PPROF = _Form(
 class StackRoutes:
     """Serves the profiles that ``profile`` returns, None for a probe that counts no stacks.
 
-    ``profile`` is called in one of the ``workers``. None in its place: stacks are not served at all.
+    ``profile`` is called in a thread of its own, because it may wait for names of functions, and scrapes may
+    not. None in its place: stacks are not served at all.
     """
 
-    def __init__(self, profile: Callable[[str], Profile | None] | None, workers: Workers) -> None:
+    def __init__(self, profile: Callable[[str], Profile | None] | None) -> None:
         self._profile = profile
-        self._workers = workers
-        self._waiting = 0
+        self._workers = Workers(1, "stacks")
+        self._waiting: list[str] = []  # the clients' wide networks
 
     @property
     def routes(self) -> list[Route]:
@@ -81,25 +85,26 @@ class StackRoutes:
             return await self._workers.rendered(
                 request,
                 ("stacks", name, form.headers["Content-Type"]),
-                lambda: Rendering(form.render(self._read(name)), form.headers),
+                lambda _: Rendering(form.render(self._read(name)), form.headers),
             )
-        if self._waiting >= MOST_WAITING:
+        network = client_network(request).wide
+        if len(self._waiting) >= MOST_WAITING or self._waiting.count(network) >= MAX_WAITING_OF_WIDE:
             return line("too many profiles of some seconds are being taken", HTTPStatus.TOO_MANY_REQUESTS)
-        return await guarded(request, self._difference(request, name, form, seconds))
+        self._waiting.append(network)
+        try:
+            return await guarded(request, self._difference(request, name, form, seconds))
+        finally:
+            self._waiting.remove(network)
 
     async def _difference(self, request: Request, name: str, form: _Form, seconds: int) -> Response:
-        self._waiting += 1
-        try:
-            before = await self._workers.run(lambda: self._read(name))
-            await asyncio.sleep(seconds)
+        before = await self._workers.run(request, lambda: self._read(name))
+        await asyncio.sleep(seconds)
 
-            def render() -> Rendering:
-                return Rendering(form.render(self._read(name).minus(before)), form.headers)
+        def render(_: object) -> Rendering:
+            return Rendering(form.render(self._read(name).minus(before)), form.headers)
 
-            # A key of its own: the seconds of two requests are not the same ones.
-            return await self._workers.rendered(request, object(), render)
-        finally:
-            self._waiting -= 1
+        # A key of its own: the seconds of two requests are not the same ones.
+        return await self._workers.rendered(request, object(), render)
 
     def _read(self, name: str) -> Profile:
         """Return a probe's profile. Raises HTTPException if there is none."""

@@ -45,9 +45,9 @@ class Served:
         self.port = int(self.web.addresses[0].rpartition(":")[2])
         self.client = client
 
-    def connect(self) -> socket.socket:
-        """Open a TCP connection without a handshake."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=patience(10))
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        """Open a TCP connection from an address of this machine, without a handshake."""
+        return socket.create_connection(("127.0.0.1", self.port), patience(10), (source, 0))
 
     def secure(self) -> socket.socket:
         """Open a connection, over TLS if the server has it."""

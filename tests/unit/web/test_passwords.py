@@ -10,6 +10,7 @@ import bcrypt
 import pytest
 
 from kprobe_exporter.web import passwords as module
+from kprobe_exporter.web.networks import network
 from kprobe_exporter.web.passwords import Passwords
 from tests.support.patience import patience
 
@@ -96,15 +97,15 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
 @in_a_loop
 async def test_who_is_who(passwords: Passwords, name: bytes, password: bytes, right: bool) -> None:
     for _ in range(2):
-        assert await passwords.match(USERS, name, password, "a") is right
+        assert await passwords.match(USERS, name, password, network("a")) is right
 
 
 @in_a_loop
 async def test_bcrypt_reads_72_bytes(passwords: Passwords) -> None:
     """A longer password matches by its first 72 bytes and does not fail, as with Go's bcrypt."""
     users = {b"a": hash_of(b"x" * 72)}
-    assert await passwords.match(users, b"a", b"x" * 80, "a")
-    assert not await passwords.match(users, b"a", b"x" * 71, "a")
+    assert await passwords.match(users, b"a", b"x" * 80, network("a"))
+    assert not await passwords.match(users, b"a", b"x" * 71, network("a"))
 
 
 @in_a_loop
@@ -112,10 +113,10 @@ async def test_a_success_is_remembered_and_a_failure_is_not(
     passwords: Passwords, checks: list[bytes]
 ) -> None:
     for _ in range(3):
-        await passwords.match(USERS, b"alice", b"secret", "a")
+        await passwords.match(USERS, b"alice", b"secret", network("a"))
     assert len(checks) == 1
     for _ in range(3):
-        await passwords.match(USERS, b"alice", b"guess", "a")
+        await passwords.match(USERS, b"alice", b"guess", network("a"))
     assert len(checks) == 4
 
 
@@ -123,21 +124,21 @@ async def test_a_success_is_remembered_and_a_failure_is_not(
 async def test_what_is_remembered_ends_with_the_password_and_the_user(
     passwords: Passwords, checks: list[bytes]
 ) -> None:
-    assert await passwords.match(USERS, b"alice", b"secret", "a")
-    assert not await passwords.match({b"alice": hash_of(b"new")}, b"alice", b"secret", "a")
-    assert not await passwords.match({b"bob": USERS[b"alice"]}, b"alice", b"secret", "a")
+    assert await passwords.match(USERS, b"alice", b"secret", network("a"))
+    assert not await passwords.match({b"alice": hash_of(b"new")}, b"alice", b"secret", network("a"))
+    assert not await passwords.match({b"bob": USERS[b"alice"]}, b"alice", b"secret", network("a"))
     # Bytes cannot be moved between a name and a password.
-    assert not await passwords.match(USERS, b"alic", b"esecret", "a")
+    assert not await passwords.match(USERS, b"alic", b"esecret", network("a"))
     assert len(checks) == 4
 
 
 @in_a_loop
 async def test_no_password_is_kept(passwords: Passwords) -> None:
-    await passwords.match(USERS, b"alice", b"secret", "a")
+    await passwords.match(USERS, b"alice", b"secret", network("a"))
     (kept,) = passwords._remembered
     assert len(kept) == 32
     other = Passwords()
-    await other.match(USERS, b"alice", b"secret", "a")
+    await other.match(USERS, b"alice", b"secret", network("a"))
     assert [*other._remembered] != [kept]
 
 
@@ -146,7 +147,7 @@ async def test_what_is_remembered_is_bounded(passwords: Passwords, monkeypatch: 
     monkeypatch.setattr(module, "MAX_REMEMBERED", 3)
     monkeypatch.setattr(bcrypt, "checkpw", lambda password, hashed: True)
     for number in range(10):
-        await passwords.match(USERS, b"alice", b"%d" % number, "a")
+        await passwords.match(USERS, b"alice", b"%d" % number, network("a"))
     assert len(passwords._remembered) == 3
 
 
@@ -155,7 +156,7 @@ async def test_an_unknown_name_costs_what_a_known_one_does(passwords: Passwords,
     """One of the users' hashes is checked, always the same one for a name, because the costs may differ."""
     for number in range(40):
         for _ in range(2):
-            assert not await passwords.match(USERS, b"user%d" % number, b"secret", "a")
+            assert not await passwords.match(USERS, b"user%d" % number, b"secret", network("a"))
     assert len(checks) == 80
     assert checks[0::2] == checks[1::2]
     assert set(checks) == set(USERS.values())
@@ -163,23 +164,23 @@ async def test_an_unknown_name_costs_what_a_known_one_does(passwords: Passwords,
 
 @in_a_loop
 async def test_a_hash_that_no_bcrypt_has_made(passwords: Passwords) -> None:
-    assert not await passwords.match({b"a": b"$2b$04$" + b"." * 10}, b"a", b"x", "a")
+    assert not await passwords.match({b"a": b"$2b$04$" + b"." * 10}, b"a", b"x", network("a"))
 
 
 @in_a_loop
 async def test_guessing_does_not_delay_known_users(passwords: Passwords, held: Held) -> None:
     held.go.set()
-    assert await passwords.match(USERS, b"alice", b"secret", "scraper")
+    assert await passwords.match(USERS, b"alice", b"secret", network("scraper"))
     held.go.clear()
     guesses = [
-        asyncio.create_task(passwords.match(USERS, b"alice", b"guess", f"guesser {number % 8}"))
+        asyncio.create_task(passwords.match(USERS, b"alice", b"guess", network(f"guesser {number % 8}")))
         for number in range(100)
     ]
     while held.running < module.RUNNING:
         await asyncio.sleep(0)
     # No check ends before `go` is set, so a match that waited for a check would not return.
     for _ in range(100):
-        assert await passwords.match(USERS, b"alice", b"secret", "scraper")
+        assert await passwords.match(USERS, b"alice", b"secret", network("scraper"))
     assert held.running == module.RUNNING
     held.go.set()
     assert set(await asyncio.gather(*guesses)) == {False}
@@ -198,11 +199,11 @@ async def test_networks_take_turns(passwords: Passwords, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(bcrypt, "checkpw", checkpw)
     guesses = [
-        asyncio.create_task(passwords.match(USERS, b"alice", b"guess", f"guesser {number % 3}"))
+        asyncio.create_task(passwords.match(USERS, b"alice", b"guess", network(f"guesser {number % 3}")))
         for number in range(120)
     ]
     await asyncio.sleep(0)
-    await passwords.match(USERS, b"alice", b"secret", "scraper")
+    await passwords.match(USERS, b"alice", b"secret", network("scraper"))
     assert checked.index(b"secret") <= module.RUNNING + 3
     assert set(await asyncio.gather(*guesses)) == {False}
     assert len(checked) == 121
@@ -213,7 +214,7 @@ async def test_networks_take_turns(passwords: Passwords, monkeypatch: pytest.Mon
 @in_a_loop
 async def test_of_clients_that_have_gone_nothing_is_checked(passwords: Passwords, held: Held) -> None:
     def check(is_gone: bool) -> asyncio.Task[bool]:
-        return asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "a", lambda: is_gone))
+        return asyncio.create_task(passwords.match(USERS, b"alice", b"secret", network("a"), lambda: is_gone))
 
     running = [check(False) for _ in range(module.RUNNING)]
     gone = [check(True) for _ in range(50)]
@@ -232,7 +233,7 @@ def test_a_check_that_takes_for_ever_holds_up_no_end(passwords: Passwords, held:
 
     async def work() -> None:
         before = threading.enumerate()  # a thread of another test may still be running
-        task = asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "a"))
+        task = asyncio.create_task(passwords.match(USERS, b"alice", b"secret", network("a")))
         while not held.running:
             await asyncio.sleep(0)
         (thread,) = [thread for thread in threading.enumerate() if thread not in before]

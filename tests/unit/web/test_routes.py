@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import combinations
 
 import pytest
 
@@ -315,24 +316,28 @@ def test_bad_telemetry_paths(path: str) -> None:
 
 
 class Busy(Served):
-    """A server whose snapshots wait until ``going_on`` is set, so that its 2 workers can be kept busy."""
+    """A server whose snapshots wait for ``turns``, so that its 2 workers can be kept busy."""
 
     def __init__(self) -> None:
         super().__init__(create_app(self._snapshot, lambda: None))
-        self.going_on = threading.Event()
         self.snapshots = 0
+        self.turns = threading.Semaphore(0)
+        """Each release lets one snapshot go on."""
         self.begun = threading.Semaphore(0)
         self.clients = ExitStack()
 
     def _snapshot(self) -> Snapshot:
         self.snapshots += 1
         self.begun.release()
-        assert self.going_on.wait(patience(10))
+        assert self.turns.acquire(timeout=patience(10))
         return SNAPSHOT
 
-    def send(self, path: str, headers: str = "") -> socket.socket:
+    def go_on(self) -> None:
+        self.turns.release(1000)
+
+    def send(self, path: str, headers: str = "", source: str = "127.0.0.1") -> socket.socket:
         """Send a request, and return its connection once the server has read the request."""
-        sock = self.clients.enter_context(self.connect())
+        sock = self.clients.enter_context(self.connect(source))
         sock.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n{headers}\r\n".encode())
         self.catch_up()
         return sock
@@ -351,12 +356,12 @@ def busy() -> Iterator[Busy]:
             busy.send(f"/metrics?name[]=kprobe_{number}")
         assert all(busy.begun.acquire(timeout=patience(10)) for _ in range(2))
         yield busy
-        busy.going_on.set()
+        busy.go_on()
 
 
 def test_one_rendering_answers_all_that_wait_for_it(busy: Busy) -> None:
     clients = [busy.send("/metrics") for _ in range(20)]
-    busy.going_on.set()
+    busy.go_on()
     answers = {read_all(client).partition(b"\r\n\r\n")[2] for client in clients}
     assert len(answers) == 1
     assert b'\nkprobe_hits_total{probe="open"} 23.0\n' in answers.pop()
@@ -375,7 +380,7 @@ def test_it_answers_with_and_without_gzip_and_is_compressed_once(
     monkeypatch.setattr("kprobe_exporter.web.rendering.gzip.compress", compress)
     zipped = [busy.send("/metrics", "Accept-Encoding: gzip\r\n") for _ in range(3)]
     plain = busy.send("/metrics")
-    busy.going_on.set()
+    busy.go_on()
     bodies = {gzip.decompress(read_all(client).partition(b"\r\n\r\n")[2]) for client in zipped}
     assert bodies == {read_all(plain).partition(b"\r\n\r\n")[2]} == set(compressions)
     assert (len(compressions), busy.snapshots) == (1, 2 + 1)
@@ -386,7 +391,7 @@ def test_a_client_that_has_gone_costs_no_compression(busy: Busy, monkeypatch: py
     busy.send("/metrics", "Accept-Encoding: gzip\r\n").close()
     busy.catch_up()
     going_on = busy.send("/metrics")
-    busy.going_on.set()
+    busy.go_on()
     assert read_all(going_on).startswith(b"HTTP/1.1 200")
     assert busy.snapshots == 2 + 1
 
@@ -394,7 +399,7 @@ def test_a_client_that_has_gone_costs_no_compression(busy: Busy, monkeypatch: py
 def test_a_rendering_starts_after_all_its_requests(busy: Busy) -> None:
     """The two under way began before this request, so none of them answers it, though one is the same."""
     again = busy.send("/metrics?name[]=kprobe_0")
-    busy.going_on.set()
+    busy.go_on()
     assert read_all(again).startswith(b"HTTP/1.1 200")
     assert busy.snapshots == 2 + 1
 
@@ -404,13 +409,80 @@ def test_no_work_is_done_for_clients_that_have_gone(busy: Busy) -> None:
         busy.send(f"/metrics?name[]=gone_{number}").close()
     busy.catch_up()
     going_on = busy.send("/metrics")
-    busy.going_on.set()
+    busy.go_on()
     assert read_all(going_on).startswith(b"HTTP/1.1 200")
     assert busy.snapshots == 2 + 1
 
 
 def test_a_client_that_has_not_sent_its_body_has_not_gone(busy: Busy) -> None:
     waiting = busy.send("/metrics", "Content-Length: 5\r\n")
-    busy.going_on.set()
+    busy.go_on()
     assert waiting.recv(12) == b"HTTP/1.1 200"
     assert busy.snapshots == 2 + 1
+
+
+CROWD = 120
+"""Connections of one client, of the 128 that a server keeps."""
+
+SAMPLES = [
+    *("kprobe_up", "kprobe_hits_total", "kprobe_opens_total", "kprobe_empty_total"),
+    *(
+        f"kprobe_{name}_{suffix}"
+        for name in ("duration_seconds", "balance")
+        for suffix in ("bucket", "sum", "count")
+    ),
+]
+PROBES = [f"/probe/{number}" for number in range(CROWD)]
+
+
+def test_unknown_names_share_a_rendering(busy: Busy) -> None:
+    """A client asks on many connections for a different name on each, and a name of all of them is new."""
+    busy.turns.release(3)
+    assert busy.get("/metrics?name[]=kprobe_up")  # the names are known from here on
+    crowd = [busy.send(f"/metrics?name[]=unknown_{number}") for number in range(CROWD)]
+    up = busy.send("/metrics?name[]=unknown_0&name[]=kprobe_up")
+    new = busy.send("/metrics?name[]=kprobe_exporter_scrape_duration_seconds")
+    before = busy.snapshots
+    busy.go_on()
+    assert {read_all(client)[:15] for client in crowd} == {b"HTTP/1.1 200 OK"}
+    assert b'kprobe_up{probe="open"} 1.0' in read_all(up)
+    assert b"kprobe_exporter_scrape_duration_seconds " in read_all(new)
+    assert busy.snapshots <= before + 3
+
+
+SUBSETS = ["&name[]=".join(some) for size in (1, 2, 3) for some in combinations(SAMPLES, size)][:CROWD]
+
+
+@pytest.mark.parametrize("paths", [[f"/metrics?name[]={subset}" for subset in SUBSETS], PROBES])
+def test_networks_take_turns(busy: Busy, paths: list[str]) -> None:
+    """A client asks for something else on each of 120 connections; a scrape waits for one of them at most."""
+    busy.turns.release(3)
+    assert busy.get("/metrics?name[]=kprobe_up")  # the names are known from here on
+    assert busy.begun.acquire(timeout=patience(10))
+    crowd = [busy.send(path, source="127.0.0.2") for path in paths]
+    scrape = busy.send("/metrics")
+    assert all(busy.begun.acquire(timeout=patience(10)) for _ in range(2))
+    for _ in range(6):
+        busy.turns.release()
+        assert busy.begun.acquire(timeout=patience(10))
+    assert read_all(scrape).startswith(b"HTTP/1.1 200 OK")
+    busy.go_on()
+    assert {read_all(client)[:8] for client in crowd} == {b"HTTP/1.1"}
+
+
+def test_stacks_do_not_delay_scrapes() -> None:
+    """Three clients ask for stacks whose names are still looked up."""
+    begun, going_on = threading.Semaphore(0), threading.Event()
+
+    def profile(_: str) -> None:
+        begun.release()
+        assert going_on.wait(patience(10))
+
+    app = create_app(lambda: SNAPSHOT, lambda: None, profile=profile)
+    with serving(Served(app)) as served, ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(served.ask, f"/stacks/{name}") for name in "abc"]
+        assert begun.acquire(timeout=patience(10))
+        for _ in range(10):
+            assert served.ask("/metrics")[0].status == 200
+        going_on.set()
+        assert {one.result()[0].status for one in asked} == {404}

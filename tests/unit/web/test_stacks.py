@@ -1,18 +1,22 @@
 """The routes of counted stacks over a real server: three forms, of some seconds too, and what is refused."""
 
 import gzip
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from urllib.parse import quote
 
 import pytest
 
 from kprobe_exporter.export.stacks.flame_graph import CONTENT_SECURITY_POLICY
 from kprobe_exporter.model.stacks import Profile, Weight
+from kprobe_exporter.web import connection
+from kprobe_exporter.web.networks import Network
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.stacks import MOST_SECONDS, MOST_WAITING
 from tests.support.patience import patience
-from tests.support.web_target import Served, serving
+from tests.support.web_target import Served, read_all, serving
 from tests.unit.export.conftest import SNAPSHOT
 
 
@@ -70,18 +74,27 @@ def test_a_probe_without_stacks(server: Stacks, path: str, query: str) -> None:
     assert (response.status, body) == (404, b"no probe 'b' counts its stacks: give it `stacks: {}`\n")
 
 
-def test_those_who_wait_are_few(server: Stacks) -> None:
-    """More than four at once are refused at once, and later ones are served again."""
-    waiting = [
-        threading.Thread(target=server.ask, args=("/stacks/a/b?seconds=2",)) for _ in range(MOST_WAITING)
-    ]
-    for one in waiting:
-        one.start()
-        assert server.entered.acquire(timeout=patience(10))
-    assert server.ask("/stacks/a/b?seconds=1")[0].status == 429
-    assert server.ask("/stacks/a/b")[0].status == 200
-    for one in waiting:
-        one.join()
+def test_those_who_wait_are_few(server: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four at once, two of one network: others are refused at once, and later ones are served again."""
+    monkeypatch.setattr(connection, "network", lambda host: Network(host, host))
+    first, second, third = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+    with ExitStack() as stack:
+
+        def ask(source: str) -> socket.socket:
+            sock = stack.enter_context(server.connect(source))
+            sock.sendall(b"GET /stacks/a/b?seconds=2 HTTP/1.0\r\n\r\n")
+            return sock
+
+        waiting = []
+        for source, taken in ((first, 2), (first, 0), (second, 2), (third, 0)):
+            for _ in range(taken):
+                waiting.append(ask(source))
+                assert server.entered.acquire(timeout=patience(10))
+            if not taken:
+                assert read_all(ask(source))[9:12] == b"429"
+        assert len(waiting) == MOST_WAITING
+        assert server.ask("/stacks/a/b")[0].status == 200
+        assert {read_all(sock)[9:12] for sock in waiting} == {b"200"}
     assert server.ask("/stacks/a/b?seconds=1")[0].status == 200
 
 
