@@ -16,6 +16,10 @@ from kprobe_exporter.errors import ConfigError, Problem
 
 MAX_DEPTH = 20
 
+# The parser's events: keys, values, and the ends of lists and mappings. 3,000 small probes have as many. An
+# event takes 50 µs to parse, and as long to be checked.
+MAX_EVENTS = 50_000
+
 # These follow the core schema of YAML 1.2, chapter 10.3: `1e-6` is a number, `on` and `yes` are text.
 _NULL = frozenset(["", "~", "null", "Null", "NULL"])
 _BOOL = {w: w.lower() == "true" for w in ("true", "True", "TRUE", "false", "False", "FALSE")}
@@ -112,7 +116,7 @@ class YamlSource:
 
     def _document(self, text: str) -> Any:
         # The messages of the parser in Python, unlike libyaml's, do not depend on how PyYAML was built.
-        events: Iterator[yaml.Event] = yaml.parse(text, Loader=yaml.SafeLoader)
+        events = self._bounded(yaml.parse(text, Loader=yaml.SafeLoader))
         try:
             next(events)  # the stream's start
             if isinstance(next(events), yaml.StreamEndEvent):
@@ -133,6 +137,14 @@ class YamlSource:
             sentence = r"not valid YAML: a \U escape or a directive holds too large a number"
             raise self._fatal(Position(0, 0), sentence) from None
         return data
+
+    def _bounded(self, events: Iterator[yaml.Event]) -> Iterator[yaml.Event]:
+        """Pass the events on, as many as a file may have."""
+        for number, event in enumerate(events):
+            if number >= MAX_EVENTS:
+                sentence = f"more than {MAX_EVENTS:,} keys and values: split the file into several"
+                raise self._fatal(_place(event.start_mark), sentence)
+            yield event
 
     def _value(self, event: yaml.Event, events: Iterator[yaml.Event], path: Path) -> Any:
         """Return the value that starts with this event. MAX_DEPTH bounds the recursion."""

@@ -1,13 +1,15 @@
 """config.yaml_source: values with their places, and the texts that are refused."""
 
 import math
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.config.yaml_source import MAX_DEPTH, Report, YamlSource
+from kprobe_exporter.config.yaml_source import MAX_DEPTH, MAX_EVENTS, Report, YamlSource
 from kprobe_exporter.errors import ConfigError
+from tests.support.patience import patience
 
 
 def refused(content: bytes) -> list[str]:
@@ -184,3 +186,25 @@ def test_any_bytes_are_parsed_or_refused(content: bytes) -> None:
             assert problem.line >= 1
             assert problem.column >= 1
             assert str(problem).isprintable()
+
+
+MIB = 1 << 20
+"""The largest configuration."""
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" + b"a," * (MIB // 2 - 1) + b"]", b"- \n" * (MIB // 3), b"a: 1\n" * (MIB // 5)]
+)
+def test_a_file_of_many_small_values(text: bytes) -> None:
+    """1 MiB of list elements took 27 s to parse, and up to 1 GB to be checked."""
+    begun = time.thread_time()
+    *_, last = refused(text)
+    assert last.endswith(f"more than {MAX_EVENTS:,} keys and values: split the file into several")
+    assert time.thread_time() - begun < patience(6)
+
+
+def test_as_many_values_as_a_file_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kprobe_exporter.config.yaml_source.MAX_EVENTS", 100)
+    around = 6  # the stream, the document and the list, each with its end
+    assert len(YamlSource("f", b"[" + b"a," * (100 - around) + b"]").data) == 100 - around
+    assert "more than 100 keys and values" in refused(b"[" + b"a," * (101 - around) + b"]")[0]
