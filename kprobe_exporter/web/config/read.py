@@ -14,6 +14,7 @@ from kprobe_exporter.config.files import Unusable, read
 from kprobe_exporter.config.wording import listed
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import ConfigError, Problem
+from kprobe_exporter.util.file_access import all_may_read, open_regular
 from kprobe_exporter.web.access import Rate, WebSettings
 from kprobe_exporter.web.config.sections import TLS, Section, TlsSection
 
@@ -80,8 +81,19 @@ def read_web_config(path: FilePath) -> Outcome:
     )
     notes = (HTTP2,) if http.flag("http2", default=False) else ()
     warnings = tuple(dict.fromkeys(tls.warnings))  # one file may be both certificate and key
+    if settings.users and _all_may_read(path):
+        sentence = f"every user of this machine may read the hashes of passwords in {path}: chmod o-r it"
+        warnings = (sentence, *warnings)
     valid = None if problems else settings
     return Outcome(valid, (path, *tls.files), tuple(sorted(problems)), notes, warnings, tls.unread)
+
+
+def _all_may_read(path: FilePath) -> bool:
+    try:
+        with open_regular(path) as file:
+            return all_may_read(file.fileno())
+    except OSError:  # the file was removed meanwhile
+        return False
 
 
 def _headers(section: Section) -> dict[str, str]:

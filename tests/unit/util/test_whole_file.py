@@ -25,3 +25,24 @@ def test_what_cannot_be_replaced_stays(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_whole(tmp_path / "no" / "file", b"new")
     assert os.listdir(tmp_path) == ["directory"]
+
+
+def test_the_temporary_name_cannot_be_predicted(tmp_path: Path) -> None:
+    """Another user made links of the names that the process id gives, as in /tmp."""
+    victim = tmp_path / "victim"
+    for number in range(os.getpid() - 5, os.getpid() + 5):
+        (tmp_path / f".a.{number}").symlink_to(victim)
+    names = set()
+
+    def forget(temporary: Path, _: Path) -> None:
+        names.add(temporary.name)
+        temporary.unlink()
+
+    for _ in range(2):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Path, "replace", forget)
+            write_whole(tmp_path / "a", b"new")
+    assert len(names) == 2
+    assert not victim.exists()
+    write_whole(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"new"

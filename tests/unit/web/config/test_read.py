@@ -235,6 +235,18 @@ def test_a_key_that_every_user_may_read(read: Read, directory: Path) -> None:
     assert read(tls(PAIR)).warnings == ()
 
 
+def test_passwords_that_every_user_may_read(read: Read, directory: Path) -> None:
+    text = f"basic_auth_users: {{scraper: {HASH}}}"
+    read(text)
+    file = directory / "web.yml"
+    file.chmod(0o644)
+    assert read_web_config(file).warnings == (
+        f"every user of this machine may read the hashes of passwords in {file}: chmod o-r it",
+    )
+    file.chmod(0o640)
+    assert read_web_config(file).warnings == ()
+
+
 @pytest.mark.parametrize("name", ["server.pem", "server.key", "authority.pem"])
 def test_an_acl_lets_no_other_user_write(read: Read, directory: Path, name: str) -> None:
     let_another_write(directory / name)
