@@ -15,6 +15,14 @@ WAITING = 1024
 """The most events that wait for their stack; in practice one per CPU and level of interrupt."""
 
 
+MAX_FRAMES = 1024
+"""The frames of a stack that are kept, as many as the kernel records with pages of 4 KiB
+(FTRACE_KSTACK_ENTRIES of kernel/trace/trace.c). A saved text may have any number."""
+
+MAX_FRAME_BYTES = 1024
+"""A symbol has at most 512 bytes, and a module's name 56 (KSYM_NAME_LEN, MODULE_NAME_LEN)."""
+
+
 class _Assembler:
     """Collects the lines of one stack at a time, which follow each other in the text."""
 
@@ -29,8 +37,8 @@ class _Assembler:
         """Return where the next line starts if this line is a frame of the stack, else 0."""
         if at != self._next or not (found := self._line.match(data, at, end)):
             return 0
-        if self._owners:
-            self._found.append(found[1])
+        if self._owners and len(self._found) < MAX_FRAMES:
+            self._found.append(found[1][:MAX_FRAME_BYTES])
         self._next = found.end()
         return self._next
 

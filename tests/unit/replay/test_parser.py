@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.model.records import CALLER, VALUES
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.replay.parser import LAYOUTS, OVERFLOW, SavedParser
+from kprobe_exporter.source.line_stacks import MAX_FRAME_BYTES, MAX_FRAMES
 from kprobe_exporter.source.lines import LONGEST, LineParser
 from tests.support.captured_text import captured_layout, cuts
 from tests.support.replayed import Read
@@ -352,6 +353,16 @@ def test_stacks(indent: bytes) -> None:
     first, second = read.batch.records
     assert read.batch.stacks == [(first, frames), (second, frames)]
     assert read.batch.unparsed == 1
+
+
+def test_frames_of_one_stack_are_bounded() -> None:
+    """A saved text has one stack of 100,000 frames, the first of which has 4,000 bytes, in many pieces."""
+    parser = SavedParser()
+    parser.feed(OLD + b"ev: (f+0x0/0x1)\n" + OLD + b"<stack trace>\n => " + b"f" * 4000 + b"\n")
+    for _ in range(100):
+        parser.feed(b" => f\n" * 1000)
+    ((_, frames),) = parser.finish().stacks
+    assert frames == (b"f" * MAX_FRAME_BYTES, *[b"f"] * (MAX_FRAMES - 1))
 
 
 def test_a_stack_of_user_space_is_one_too() -> None:
