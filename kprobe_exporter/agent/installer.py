@@ -93,7 +93,6 @@ class Installer:
                     probe.fail(f"{UNEXPECTED}: {error}.")
                 return
             there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
-            there += [part.spec for own in self._identities.tracepoints for part in own.parts]
             for probe in probes:
                 if self.stopping():
                     break

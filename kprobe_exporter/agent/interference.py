@@ -154,17 +154,18 @@ class Interference:
         """Return whether its files can be read. Undo what another process changed of its settings."""
         found: Fault | None = None
         try:
-            off = self._instance.read("tracing_on").strip() == b"0"
-            self._set("tracing_off", "", holds=off)
-            if off:
-                self._interrupted("")
-                self._instance.write("tracing_on", "1")
-            changed = self._instance.settings.changed()
+            both = self._instance.both
+            off = [instance for instance in both if instance.read("tracing_on").strip() == b"0"]
+            self._set("tracing_off", "", holds=bool(off))
+            changed = {instance: words for instance in both if (words := instance.settings.changed())}
             self._set("setting_changed", "", holds=bool(changed))
-            if changed:
-                log.warning("changed in %s: %s", self._instance.path, ", ".join(changed))
+            if off or changed:
                 self._interrupted("")
-                self._instance.settings.restore(changed)
+            for instance in off:
+                instance.write("tracing_on", "1")
+            for instance, words in changed.items():
+                log.warning("changed in %s: %s", instance.path, ", ".join(words))
+                instance.settings.restore(words)
             self._instance.keep_marker()
         except OSError as error:
             found = _why(self._instance, error)
@@ -184,7 +185,7 @@ class Interference:
 
     def _examine(self, name: str, part: Installed, now: float) -> Iterator[Repair]:
         try:
-            enabled = self._instance.read(f"events/{part.system}/{part.event}/enable").strip()
+            enabled = part.shown_enabled()
             filtered = part.restore_filter()
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV):

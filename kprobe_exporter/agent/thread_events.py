@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.config.values import Attach, Config, Probe
-from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.errors import ProbeRefused, TracefsError
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import Pods, Whereabouts
@@ -54,8 +54,9 @@ THREAD_EVENTS = (NEW, EXEC, EXIT)
 class OwnTracepoints:
     """Tracepoints that are installed together while they are ``wanted``, without definitions.
 
-    They need pages: in text, an unprivileged user could forge these events by a file's name. ``without``
-    says what the agent does without them. The reader's thread calls ``begin`` when recording has begun.
+    They are in a second instance, and need pages: in text, an unprivileged user could forge these events by a
+    file's name. ``without`` says what the agent does without them. The reader's thread calls ``begin`` when
+    recording has begun.
     """
 
     _followed: Sequence[Followed]
@@ -74,9 +75,10 @@ class OwnTracepoints:
         if not kernel.binary:
             return ", where events are read as text"
         try:
+            threads = instance.open_threads()
             for one in self._followed:
-                self.parts += (install(instance, _spec(one, kernel, layout_ids), set()),)
-        except ProbeRefused as error:
+                self.parts += (install(threads, _spec(one, kernel, layout_ids), set()),)
+        except (ProbeRefused, TracefsError) as error:
             self.disable()
             return f": {error}"
         except BaseException:

@@ -87,7 +87,7 @@ def _remove(files: Tracefs, name: str, found: list[str], removal: Removal) -> bo
 
 def _summary(name: str, things: set[str]) -> str:
     """Return what these are, as "instances/NAME and 3 definitions of the group 'NAME'"."""
-    instance = f"{INSTANCES}/{name}"
-    number = len(things - {instance})
+    instances = sorted(thing for thing in things if thing.startswith(f"{INSTANCES}/"))
+    number = len(things) - len(instances)
     definitions = f"{number} definition{'s' * (number > 1)} of the group '{name}'"
-    return " and ".join([instance] * (instance in things) + [definitions] * (number > 0))
+    return " and ".join(instances + [definitions] * (number > 0))

@@ -223,7 +223,8 @@ class BufferReader:
         parser = page_parser()(
             self._geometry, shapes, names, self._stacks, tgid, recipes, filters, joins, of_all_threads
         )
-        return partial(self._pages.adopt, parser)
+        threads = self._instance.threads
+        return partial(self._pages.adopt, parser, threads.pipes if threads is not None else None)
 
     def drop(self, layout_id: int) -> None:
         """Drop the first halves that are open in the source, of the join with this joined layout."""

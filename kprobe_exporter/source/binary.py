@@ -21,6 +21,9 @@ MOST_PAGES = 64
 MANY = 8192
 """Records or label sets after which a batch is delivered. It bounds memory."""
 
+OF_THREADS = 1 << 16
+"""Added to a CPU's number for its second buffer, in which events about threads are: it is read as a CPU."""
+
 MOST_HELD = 65_536
 """Records that may wait for those of other CPUs. Beyond it, records may be delivered out of order."""
 
@@ -99,7 +102,7 @@ class BinaryPipe:
                 got = self._parser.pull(self._pipes[cpu], cpu, min(self._pages, left[cpu]))
             except OSError as error:
                 raise SourceError(
-                    f"per_cpu/cpu{cpu}/trace_pipe_raw cannot be read any more: {error.strerror}."
+                    f"per_cpu/cpu{cpu % OF_THREADS}/trace_pipe_raw cannot be read any more: {error.strerror}."
                 ) from error
             if got == NEVER_ONLINE:
                 self._never_online.add(cpu)
@@ -112,8 +115,12 @@ class BinaryPipe:
                 self._join_or_hand_over(next_up[0][0])
         self._hand_over(None if last else started)
 
-    def adopt(self, parser: PagesParser) -> None:
-        """Continue with a parser for other layouts, between two rounds. Records that wait are kept."""
+    def adopt(self, parser: PagesParser, threads: Mapping[int, int] | None = None) -> None:
+        """Continue with a parser for other layouts, between two rounds. Records that wait are kept.
+
+        ``threads`` are the trace_pipe_raw of events about threads, which are read from now on.
+        """
+        self._pipes = {**self._pipes, **{cpu + OF_THREADS: pipe for cpu, pipe in (threads or {}).items()}}
         self._hand_over(0)
         parser.resume_from(self._parser)
         self._parser = parser

@@ -10,7 +10,9 @@ from typing import NoReturn, Protocol
 TRACEABLE = "available_filter_functions"
 """The file with one line, ``sym`` or ``sym [mod]``, for each function that ftrace can patch."""
 
-TRUNCATED = re.compile(r"instances/\w+/(?:events/[\w-]+/\w+/trigger|set_event(?:_notrace)?_pid)")
+TRUNCATED = re.compile(
+    r"instances/\w+(?:\.threads)?/(?:events/[\w-]+/\w+/trigger|set_event(?:_notrace)?_pid)"
+)
 """The files of an instance that may be opened with O_TRUNC."""
 
 

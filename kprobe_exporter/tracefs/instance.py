@@ -14,7 +14,16 @@ from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.kept_settings import KeptSettings
 from kprobe_exporter.tracefs.marker import marker_seconds
-from kprobe_exporter.tracefs.ownership import MARKER, alone, busy, contents, is_marked, mark, refuse_foreign
+from kprobe_exporter.tracefs.ownership import (
+    MARKER,
+    OF_THREADS,
+    alone,
+    busy,
+    contents,
+    is_marked,
+    mark,
+    refuse_foreign,
+)
 from kprobe_exporter.tracefs.refusal import cannot_make
 from kprobe_exporter.tracefs.removal import Removal, events_on, switch_off
 from kprobe_exporter.tracefs.shared_filters import SharedFilters
@@ -24,6 +33,9 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
 """How often ``acquire`` tries while another process makes or removes the same instance."""
+
+MAX_THREADS_KIB = 256
+"""The buffer of a CPU for the events about threads, some 5,000, unless that of the probes is smaller."""
 
 MARKER_LINE = rb"(?s).{16}-(\d+)\s.*?%s"
 """The trace line of our marker: the thread's name, 16 columns of arbitrary bytes, and then its id."""
@@ -43,9 +55,9 @@ class Instance:
     the events, oldest first, that no probe uses until a definition like theirs is needed again.
     ``filters`` are those of the tracepoints' own events, by their directories. ``guard`` is a filter that
     every recorded event has to pass, besides its own. ``settings`` are as ``set_up`` and later writes left
-    them. ``removal`` reports the progress of ``close``, and may
-    end it early.
-    ``probed_files`` are open from planning probes in them until these are installed; the caller closes them.
+    them. ``removal`` reports the progress of ``close``, and may end it early. ``threads`` is the second
+    instance. ``probed_files`` are open from planning probes in them until these are installed; the caller
+    closes them.
     """
 
     def __init__(self, files: Tracefs, name: str, lock: int | None, removal: Removal | None = None) -> None:
@@ -60,6 +72,9 @@ class Instance:
         self.filters = SharedFilters()
         self.guard: str | None = None
         self.settings = KeptSettings(files, self.path)
+        self.threads: Instance | None = None
+        self.pipes: dict[int, int] = {}
+        self._buffer_kib = 0
         self._uses: Counter[str] = Counter()
         self._lock = lock
 
@@ -111,7 +126,7 @@ class Instance:
                 raise busy(name)
             instance = cls(files, name, lock, removal)
             try:
-                if fresh:
+                if fresh and not files.exists(f"{path}{OF_THREADS}"):
                     instance._sweep(logging.INFO)
                     return instance
                 instance._reclaim()
@@ -132,6 +147,7 @@ class Instance:
         The clock is set first, as writing it clears the instance's buffer (tracing_set_clock, trace.c).
         """
         self.write("trace_clock", "mono")
+        self._buffer_kib = buffer_kib
         try:
             self.write("buffer_size_kb", str(buffer_kib))
         except OSError as error:
@@ -143,6 +159,34 @@ class Instance:
             self.write("options/record-tgid", "1")
         self.write("tracing_on", "1")
         self.settings.keep()
+
+    def open_threads(self) -> "Instance":
+        """Return the second instance, for events that the agent records about threads. Raises TracefsError.
+
+        The kernel counts lost events by buffer. In a buffer of their own, lost events about threads are not
+        told as lost events of probes, and a flood of either loses none of the others. The instance stays
+        until ``close``. The reader of the first one also reads its ``pipes``, and closes them.
+        """
+        if self.threads is not None:
+            return self.threads
+        files, made = self.files, Instance(self.files, f"{self.name}{OF_THREADS}", None, self.removal)
+        try:
+            files.mkdir(made.path)
+        except OSError as error:
+            raise TracefsError(cannot_make(made.path, error)) from None
+        try:
+            made.set_up(min(self._buffer_kib, MAX_THREADS_KIB), record_tgid=False)
+            made.pipes = made.open_raw()
+        except BaseException:
+            _rmdir(files, made.path)
+            raise
+        self.threads = made
+        return made
+
+    @property
+    def both(self) -> tuple["Instance", ...]:
+        """This instance, and that of the threads if there is one."""
+        return (self,) if self.threads is None else (self, self.threads)
 
     def exclude_own_threads(self) -> bool:
         """Exclude this thread, and every thread that it will start, from what the instance records.
@@ -192,11 +236,7 @@ class Instance:
         return lines
 
     def marker_seconds(self) -> float | None:
-        """Return the seconds of an event that a write to ``trace_marker`` makes, None if they are unknown.
-
-        The call itself is not included: it is that of a write to /dev/null. Nothing else is recorded yet, so
-        the events can be thrown away.
-        """
+        """Return what `marker_seconds` does before anything else is recorded, None if that is unknown."""
         try:
             return marker_seconds(self.files, self.path)
         except OSError as error:
@@ -276,8 +316,9 @@ class Instance:
 
     def stop_recording(self) -> None:
         """Stop recording at once; hits are still counted. Never raises."""
-        with suppress(OSError):
-            self.write("tracing_on", "0")
+        for instance in self.both:
+            with suppress(OSError):
+                instance.write("tracing_on", "0")
 
     def close(self) -> None:
         """Remove the instance, then the group's definitions, then release the lock. Never raises.
@@ -349,12 +390,14 @@ class Instance:
 
 
 def _rmdir(files: Tracefs, path: str) -> bool:
-    """Remove an instance with its triggers and events. Return False if it is in use."""
-    try:
-        files.rmdir(path)
-    except FileNotFoundError:
-        return True
-    except OSError as error:
-        log.debug("rmdir %s: %s", path, error)
-        return False
-    return True
+    """Remove an instance and that of its threads, with their triggers and events. Return False if in use."""
+    removed = True
+    for each in (f"{path}{OF_THREADS}", path):
+        try:
+            files.rmdir(each)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.debug("rmdir %s: %s", each, error)
+            removed = False
+    return removed

@@ -22,6 +22,10 @@ MFD_NOEXEC_SEAL = 0x8
 
 MOST_NAMED = 10
 
+OF_THREADS = ".threads"
+"""The end of the name of an agent's second instance. The marker shows that this one is ours, too: no agent
+can have its own instance there, because configured names have no dot."""
+
 INSTANCES = "instances"
 """The directory that a process locks while it makes or removes an instance and its marker."""
 
@@ -64,9 +68,10 @@ def is_marked(files: Tracefs, name: str) -> bool:
 
 
 def contents(files: Tracefs, name: str) -> list[str]:
-    """Return what exists under a name: the instance, and the events of the group."""
-    instance = [f"{INSTANCES}/{name}"] if files.exists(f"{INSTANCES}/{name}") else []
-    return instance + [f"{d.group}/{d.event}" for d in list_definitions(files) if d.group == name]
+    """Return what exists under a name: the instances, and the events of the group."""
+    instances = [f"{INSTANCES}/{each}" for each in (name, f"{name}{OF_THREADS}")]
+    there = [path for path in instances if files.exists(path)]
+    return there + [f"{d.group}/{d.event}" for d in list_definitions(files) if d.group == name]
 
 
 def refusal(files: Tracefs, name: str) -> str | None:

@@ -110,6 +110,10 @@ class Installed:
         if self._instance.guard is not None and self.spec.plan == "events":
             self._write("filter", self._guarded(text), "its filter is refused")
 
+    def shown_enabled(self) -> bytes:
+        """Return what the kernel shows of whether it is enabled. Raises OSError."""
+        return self._instance.read(f"{self._dir}/enable").strip()
+
     def restore_filter(self) -> bool:
         """Write the event's filter again if another process has changed it; return whether it has.
 

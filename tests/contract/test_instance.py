@@ -60,6 +60,38 @@ def test_an_abandoned_one_is_reclaimed_with_its_probes(kernel: Kernel) -> None:
         kernel.files.write("kprobe_events", "-:foreign_group/left")
 
 
+@pytest.mark.parametrize("without", [False, True])
+def test_instance_of_threads_goes_with_the_first(kernel: Kernel, without: bool) -> None:
+    second = f"{NAME}.threads"
+    for _ in range(2):
+        killed = Instance.acquire(kernel.files, NAME)
+        killed.set_up(64, record_tgid=False)
+        made = killed.open_threads()
+        assert (made.name, killed.open_threads()) == (second, made)
+        assert second in kernel.files.names("instances")
+        for pipe in made.pipes.values():
+            os.close(pipe)
+        abandon(killed)
+        if without:
+            kernel.files.rmdir(f"instances/{NAME}")
+    with Instance.acquire(kernel.files, NAME) as successor:
+        assert second not in kernel.files.names("instances")
+        successor.set_up(64, record_tgid=False)
+        for pipe in successor.open_threads().pipes.values():
+            os.close(pipe)
+    assert second not in kernel.files.names("instances")
+
+
+def test_foreign_instance_in_the_place_of_the_second(kernel: Kernel) -> None:
+    kernel.files.mkdir(f"instances/{NAME}.threads")
+    try:
+        with pytest.raises(TracefsError, match=r"not marked as made by .* it holds instances/\w+\.threads"):
+            Instance.acquire(kernel.files, NAME)
+        assert f"{NAME}.threads" in kernel.files.names("instances")
+    finally:
+        kernel.files.rmdir(f"instances/{NAME}.threads")
+
+
 def test_definitions_left_without_an_instance_go_too(kernel: Kernel) -> None:
     mark(kernel.files, NAME)
     kernel.files.write("kprobe_events", f"p:{NAME}/left {kernel.symbol}")

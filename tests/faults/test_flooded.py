@@ -1,6 +1,5 @@
 """When a probe of any kind is flooded, all hits are accounted for: as events delivered or events lost."""
 
-import re
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -22,13 +21,6 @@ ON_TRACEPOINTS = (
 )
 
 
-def threads_started() -> int:
-    """Return how many threads were started since boot (fs/proc/stat.c)."""
-    found = re.search(r"^processes (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
-    assert found
-    return int(found[1])
-
-
 @pytest.mark.parametrize(
     ("attach", "of"),
     [
@@ -42,8 +34,8 @@ def test_what_fired_is_delivered_or_told_as_lost(
 ) -> None:
     """Each half is an event in the ring buffer, and a half without the other one is ``unpaired``. With a key
     (for a system call, its thread) an end is ignored if its beginning was lost. The last call of a thread
-    whose return was lost stays open. With calls and pairs the agent also records when any thread starts,
-    executes a program and exits, and these events may be lost too."""
+    whose return was lost stays open. The events about threads that the agent records with calls and pairs
+    are in a buffer of their own, whose losses are not among these."""
     agent = start_agent(f"""
 global: {{buffer_size: 16KiB, limit: none}}
 probes:
@@ -52,14 +44,12 @@ probes:
     attach: {attach}
     metrics: [{{counter: calls_total, labels: [tid]}}]
 """)
-    before = threads_started()
 
     def flood() -> None:
         with ProcessPoolExecutor(THREADS) as others:
             list(others.map(getppid, [FLOOD // THREADS] * THREADS))
 
     fired, metrics = flooded(agent, flood)
-    followed = 0 if of == "single" else 3 * (threads_started() - before)
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
     hits = metrics.value("kprobe_hits_total", probe="flood")
     events = metrics.value("kprobe_exporter_events_total", probe="flood")
@@ -75,4 +65,4 @@ probes:
         return
     assert hits >= fired
     untold = halves * (hits - events) - lost
-    assert -followed <= untold <= most, f"{hits=} {events=} {lost=}; then {settled(agent).text}"
+    assert 0 <= untold <= most, f"{hits=} {events=} {lost=}; then {settled(agent).text}"

@@ -1,5 +1,6 @@
 """Calls whose thread exits, forks or executes a program are told as lost, and have no wrong duration."""
 
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -98,6 +99,24 @@ def test_calls_of_a_function_that_does_not_return(calls: AgentProcess, program: 
     for probe in ("outer", "leaves"):
         assert metrics.value(HITS, probe=probe) == TIMES
         assert metrics.value(EVENTS, probe=probe) == 0
+
+
+def test_lost_events_about_threads_are_no_loss_of_probes(start_agent: StartAgent, program: Path) -> None:
+    """The buffers are full of starts, execs and exits while the agent stands still; no probe has fired."""
+    agent = start_agent(f"""
+global: {{buffer_size: 16KiB, limit: none}}
+probes:
+  - {{name: outer, attach: "ucall:{program}:outer"}}
+""")
+    agent.signal(signal.SIGSTOP)
+    for _ in range(300):
+        subprocess.run(["/bin/true"], check=True)
+    agent.signal(signal.SIGCONT)
+    assert agent.scrape().value(HITS, probe="outer") == 0
+    assert lost(agent) == {}
+    subprocess.run([program, "fork", str(TIMES)], check=True)
+    eventually(lambda: agent.scrape().value(EVENTS, probe="outer") == TIMES)
+    assert lost(agent) == {}
 
 
 def test_calls_that_the_filter_excludes_are_no_loss(start_agent: StartAgent, program: Path) -> None:

@@ -52,7 +52,8 @@ NOTES: Mapping[str, str] = {
 """What the help does not say."""
 
 REASONS: Mapping[str, str] = {
-    "overrun": "The oldest events in a CPU's ring buffer, which was full: the agent was too slow for a burst",
+    "overrun": "The oldest events in a CPU's ring buffer, which was full: the agent was too slow for a burst."
+    " A recorded stack counts as an event, and so does an event of the agent's own threads",
     "commit_overrun": "Events for which interrupts within interrupts had left no room in the ring buffer",
     "dropped": "Events that found no room in a ring buffer that does not overwrite; ours does",
     "unparsed": "Not an event: a damaged page; in text, what follows a newline in a name or a string",
