@@ -152,7 +152,7 @@ def joiner(join: Join, opened: OpenCalls) -> Make:
         if now > opened.next_loss:
             opened.advance(now)
         if begun < opened.broken_until or begun > now:
-            opened.lose(layout_id, first, halves=2)
+            opened.lose(layout_id, first, halves=1 if opened.is_told(first) else 2)
             return None
         return joined(first, second)
 

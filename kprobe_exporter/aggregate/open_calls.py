@@ -28,17 +28,28 @@ class OpenCalls:
 
     ``lists`` holds them by the values that they share with their second halves, each after its place on the
     stack. No list is empty, and places fall along it; by ``key`` they are all 0, so there is one entry.
-    ``unpaired`` counts halves by the joined layout_id. ``only`` has the test of `Join.only` by layout_id.
+    ``unpaired`` counts halves by the joined layout_id; those that began before ``told_until`` were counted
+    when a loss broke them, though they are still open. ``only`` has the test of `Join.only` by layout_id.
     """
 
-    __slots__ = ("_losses", "_most", "broken_until", "lists", "next_loss", "number", "only", "unpaired")
+    __slots__ = (
+        "_losses",
+        "_most",
+        "broken_until",
+        "lists",
+        "next_loss",
+        "number",
+        "only",
+        "told_until",
+        "unpaired",
+    )
 
     def __init__(self, most: int) -> None:
         self.lists: dict[Key, list[tuple[int, Record]]] = {}
         self.number = 0
         self.unpaired: Counter[int] = Counter()
         self.only: dict[int, Callable[[Record], bool]] = {}
-        self.broken_until, self.next_loss = -NEVER, NEVER
+        self.broken_until, self.told_until, self.next_loss = -NEVER, -NEVER, NEVER
         self._most = most
         self._losses: list[tuple[int, int]] = []
 
@@ -53,6 +64,8 @@ class OpenCalls:
         else:
             calls.append((place, first))
         self.number += 1
+        if first[TIME] < self.told_until:
+            self.lose(key[0], first)
         if self.number > self._most:
             self.trim()
 
@@ -110,7 +123,12 @@ class OpenCalls:
         """Count these calls as no longer open, and as unpaired if the thread made them."""
         self.number -= len(ended)
         for _, first in ended:
-            self.lose(key[0], first)
+            if not self.is_told(first):
+                self.lose(key[0], first)
+
+    def is_told(self, first: Record) -> bool:
+        """Return whether an open first half has been counted as unpaired."""
+        return bool(first[TIME] < self.told_until)
 
     def lose(self, joined: int, first: Record, halves: int = 1) -> None:
         """Count halves as unpaired, if the thread made the call and the join's filter may let it pass."""
@@ -131,6 +149,19 @@ class OpenCalls:
         while losses and losses[0][0] < now:
             self.broken_until = max(self.broken_until, heappop(losses)[1])
         self.next_loss = losses[0][0] if losses else NEVER
+
+    def count_broken(self, reached: int) -> None:
+        """Count the open halves that a loss before ``reached`` broke: all that came up to then was joined."""
+        if reached > self.next_loss:
+            self.advance(reached)
+        before, until = self.told_until, min(self.broken_until, reached)
+        if until <= before:
+            return
+        self.told_until = until
+        for key, calls in self.lists.items():
+            for _, first in calls:
+                if before <= first[TIME] < until:
+                    self.lose(key[0], first)
 
 
 class NestedCalls(OpenCalls):

@@ -13,7 +13,7 @@ from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.aggregate.matching import ByKey, ByStack, Make, joiner, of_half
 from kprobe_exporter.aggregate.open_calls import NestedCalls, OpenCalls
 from kprobe_exporter.aggregate.recipes import passes
-from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
+from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Join, Layout, Record
 
 Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
 
@@ -27,7 +27,8 @@ class Pairing:
 
     The reader's thread owns it, so it has no lock. It guarantees for any input:
 
-    - A first half ends as exactly one of: joined, open, unpaired. A second half is joined or unpaired; by
+    - A first half ends as exactly one of: joined, open, unpaired. One that a loss broke is unpaired at once,
+      and stays open for its second half. A second half is joined or unpaired; by
       ``key``, it is ignored if no first half is open. Two halves are both unpaired if they span a loss, or if
       the second is the older one.
     - No duration is negative, and none spans a moment at which a reported loss happened.
@@ -161,8 +162,10 @@ class Pairing:
                 keep(record)
             elif (joined := take(record)) is not None:
                 keep(joined)
+        reached = max(batch.reached, batch.records[-1][TIME] if batch.records else 0)
         batch.records = records
         self.threads.apply()
+        opened.count_broken(reached)
         self._take_filtered(batch)
         for layout_id, way in self._ways.items():
             if way.begun:

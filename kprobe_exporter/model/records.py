@@ -127,6 +127,8 @@ class Batch:
     ``stack_tallies`` are the stacks of layouts whose recipe counts them; ``without_stack`` is the number of
     records that have none, or no value to weigh it by, by layout_id.
 
+    ``reached`` is a moment up to which all records were delivered, with this batch or before it.
+
     ``emissions`` are the records that a recipe chooses to export; ``limited`` counts those that a limit
     stopped, by layout_id.
     """
@@ -151,6 +153,7 @@ class Batch:
     without_stack: Counter[int] = field(default_factory=Counter)
     emissions: list["Emission"] = field(default_factory=list)
     limited: Counter[int] = field(default_factory=Counter)
+    reached: int = field(default=0, compare=False)
 
     def passes(self, record: Record, filters: Mapping[int, RecordFilter]) -> bool:
         """Return whether a record passes the filter of its layout, if it has one, and count it then."""

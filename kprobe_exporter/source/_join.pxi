@@ -128,7 +128,7 @@ cdef OpenHalf* _end_half(Open* open, const Part* part, const Rec* rec, uint8_t* 
     if half.time >= open.broken_until and half.time <= rec.time:
         return half
     if not half.excluded:
-        slot.unpaired += 2
+        slot.unpaired += 1 + (half.time >= open.told_until)
     _free_half(open, half)
     return NULL
 

@@ -81,12 +81,14 @@ cdef class Joining(Exporting):
         It stops at one whose stack may still come, unless there is no limit.
         """
         cdef uint32_t number = _heapify(self._queues, self._nqueues, self._heap)
+        cdef uint64_t reached = limit
         cdef Queue* queue
         cdef const Queued* one
         while number:
             queue = &self._queues[self._heap[0]]
             one = _head(queue)
             if one.time > limit or (limit != NEVER and _may_be_completed(queue)):
+                reached = min(limit, one.time)
                 break
             _dequeue(queue)  # the bytes stay where they are until the next half is queued
             self._queued -= 1
@@ -98,6 +100,7 @@ cdef class Joining(Exporting):
             if number > 1:
                 _sift(self._queues, self._heap, number, 0)
         _apply_ends(self._open)
+        _count_broken(self._open, reached)
         return WALKED
 
     cdef inline bint _settle(self, const Queued* one, int32_t cpu) noexcept nogil:

@@ -111,6 +111,7 @@ cdef struct Open:
     uint32_t nlosses
     uint64_t next_loss
     uint64_t broken_until
+    uint64_t told_until  # halves that began before this moment are counted as unpaired, though they are open
     ThreadCalls** in_calls  # NULL until a call encloses others
     uint64_t random
     Ended* ended  # those whose halves were not searched for yet, one of a thread

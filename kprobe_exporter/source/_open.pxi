@@ -23,9 +23,14 @@ cdef inline OpenHalf* _take_half(Open* open, OpenList* one) noexcept nogil:
     return half
 
 
+cdef inline bint _is_lost(const OpenHalf* half) noexcept nogil:
+    """Return whether a half without its second half is a loss: its thread made it, and it may pass the filter."""
+    return half.way != INHERITED and not half.excluded
+
+
 cdef inline void _leave(Open* open, OpenList* one, OpenHalf* half) noexcept nogil:
-    """Count a half that was taken out as unpaired, if its thread made it and it may pass the filter."""
-    if half.way != INHERITED and not half.excluded:
+    """Count a half that was taken out as unpaired, if `_is_lost` and it was not counted before."""
+    if _is_lost(half) and half.time >= open.told_until:
         open.slots[one.slot].unpaired += 1
     _free_half(open, half)
 
@@ -123,6 +128,8 @@ cdef bint _put(
     one.handed_on = True
     open.number += 1
     open.bytes += half.length
+    if half.time < open.told_until and _is_lost(half):
+        open.slots[slot].unpaired += 1
     if open.number > open.most or open.bytes > MOST_OPEN_BYTES:
         _trim(open)
     return True
@@ -161,6 +168,25 @@ cdef void _advance(Open* open, uint64_t now) noexcept nogil:
             open.losses[left] = open.losses[i]
             left += 1
     open.nlosses = left
+
+
+cdef void _count_broken(Open* open, uint64_t reached) noexcept nogil:
+    """Count the open halves that a loss before ``reached`` broke: all that came up to then was joined."""
+    cdef uint64_t before = open.told_until
+    cdef OpenList* one = open.oldest
+    cdef const OpenHalf* half
+    if reached > open.next_loss:
+        _advance(open, reached)
+    if min(open.broken_until, reached) <= before:
+        return
+    open.told_until = min(open.broken_until, reached)
+    while one != NULL:
+        half = one.innermost
+        while half != NULL:
+            if before <= half.time < open.told_until and _is_lost(half):
+                open.slots[one.slot].unpaired += 1
+            half = half.outer
+        one = one.newer
 
 
 cdef void _free_open(Open* open) noexcept:

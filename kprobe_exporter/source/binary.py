@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.records import TIME, Batch, Loss, Record
-from kprobe_exporter.source.pages import NEVER_ONLINE
+from kprobe_exporter.source.pages import NEVER_ONLINE, UNKNOWN
 
 PULL_BYTES = 256 * 1024
 """Read at once from one CPU: some thousand events, which may have to wait for other CPUs' events."""
@@ -149,6 +149,7 @@ class BinaryPipe:
             batch.losses = self._narrowed(batch.losses)
         if until is not None:
             self._until = max(self._until, until)
+        batch.reached = UNKNOWN if until is None else until
         self._parser.join(batch, until)
         if batch.records or self._held:
             records = sorted(self._held + batch.records, key=itemgetter(TIME))

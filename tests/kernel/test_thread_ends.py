@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ static char **program;
 OWN int leaves(int how) {
     if (how == 1) pthread_exit(0);
     if (how == 2) execv(program[0], program);
+    if (how == 4) { printf("in\\n"); fflush(stdout); getchar(); }
     if (how == 3) { if (fork() == 0) return 1; wait(0); }
     return 0;
 }
@@ -52,6 +54,12 @@ int main(int count, char **words) {
     pthread_t thread;
     program = words + 3;
     int times = atoi(words[2]);
+    if (!strcmp(words[1], "hold")) {
+        outer(4);
+        printf("out\\n");
+        fflush(stdout);
+        pause();
+    }
     for (int i = 0; i < times; i++) {
         if (!strcmp(words[1], "exit")) {
             pthread_create(&thread, 0, calls, (void *)1);
@@ -64,6 +72,7 @@ int main(int count, char **words) {
             pthread_join(thread, 0);
             return 7;
         }
+        if (!strcmp(words[1], "many")) { outer(0); continue; }
         if (!strcmp(words[1], "fork") && outer(3)) return 0;
         if (!strcmp(words[1], "exec") && fork() == 0) return outer(2);
         wait(0);
@@ -117,6 +126,47 @@ probes:
     subprocess.run([program, "fork", str(TIMES)], check=True)
     eventually(lambda: agent.scrape().value(EVENTS, probe="outer") == TIMES)
     assert lost(agent) == {}
+
+
+def test_call_whose_return_was_overwritten_is_told_at_once(
+    start_agent: StartAgent, program: Path, on_cpu: Callable[[int], None]
+) -> None:
+    """Its thread stands still then: no later event of it tells the agent that the call has ended."""
+    agent = start_agent(f"""
+global: {{buffer_size: 16KiB, limit: none}}
+probes: [{{name: outer, attach: "ucall:{program}:outer"}}]
+""")
+    on_cpu(0)
+    words = [str(program), "hold", "1"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as held:
+        try:
+            call_and_overwrite(agent, program, held)
+            eventually(lambda: unaccounted(agent) == 0, 10)
+        finally:
+            held.kill()
+    assert lost(agent)["overrun"] > 0
+
+
+def call_and_overwrite(agent: AgentProcess, program: Path, held: subprocess.Popen[str]) -> None:
+    """Let a call's entry be read, and its return be overwritten."""
+    assert held.stdin
+    assert held.stdout
+    assert held.stdout.readline() == "in\n"
+    eventually(lambda: agent.scrape().value(HITS, probe="outer") == 1)
+    agent.signal(signal.SIGSTOP)
+    subprocess.run([program, "many", "200"], check=True)  # the page that is being read is not overwritten
+    held.stdin.write("\n")
+    held.stdin.flush()
+    assert held.stdout.readline() == "out\n"
+    subprocess.run([program, "many", "2000"], check=True)
+    agent.signal(signal.SIGCONT)
+
+
+def unaccounted(agent: AgentProcess) -> float:
+    """The halves of the 2201 calls that are neither in an event nor told as lost."""
+    metrics, gone = agent.scrape(), lost(agent)
+    assert gone.keys() <= {"overrun", "unpaired"}
+    return 2 * (2201 - metrics.value(EVENTS, probe="outer")) - sum(gone.values())
 
 
 def test_calls_that_the_filter_excludes_are_no_loss(start_agent: StartAgent, program: Path) -> None:

@@ -274,6 +274,23 @@ def test_a_loss_that_is_to_come_waits_for_its_time() -> None:
     assert len(paired(pairing, entry(200), ret(201))[0]) == 1
 
 
+@pytest.mark.parametrize("reached", [7, 0])
+def test_half_that_a_loss_broke_is_told_at_once(reached: int) -> None:
+    """Its return and its thread's exit may have been lost; a return that still comes is told, too."""
+    pairing = Pairing([BY_STACK])
+    later = [entry(8, tid=8)] if not reached else []
+    batch = pairing.pair(Batch([entry(1), *later], losses=[Loss(0, 3, 5)], reached=reached))
+    assert (batch.unpaired.total(), pairing.open) == (1, 1 + len(later))
+    for _ in range(2):
+        assert paired(pairing, losses=(Loss(0, 4, 5),)) == ([], 0)
+    assert paired(pairing, ret(9)) == ([], 1)
+
+
+def test_half_after_a_loss_is_not_told() -> None:
+    pairing = Pairing([BY_STACK])
+    assert paired(pairing, entry(5), entry(6, S - 400), losses=(Loss(0, 3, 5),)) == ([], 0)
+
+
 def test_losses_that_wait_are_bounded_and_all_are_heeded() -> None:
     pairing = Pairing([BY_STACK])
     losses = tuple([Loss(0, 10 * place, 10 * place + 1) for place in range(1, 3 * MOST_LOSSES)])

@@ -23,7 +23,7 @@ from tests.support.joined_pages import (
     started,
 )
 from tests.support.page_material import compiled
-from tests.support.ring_buffer import Page
+from tests.support.ring_buffer import MISSED, Page
 
 DRAWN = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=25)
 
@@ -112,6 +112,16 @@ def both_of(*events: tuple[int, bytes], **more: Any) -> list[Reading]:
     for time, payload in events:
         page.add(time, payload)
     return both_ways(Recording([(1000, {0: [page.render()]})]), **more)
+
+
+def test_call_that_a_loss_broke_is_told_at_once() -> None:
+    """It stays open: its return may still come, and is told then."""
+    before, after = Page(1), Page(20, flags=MISSED)
+    before.add(2, call(10, 7, 1 << 20, 1, b"a"))
+    after.add(21, call(10, 8, 1 << 20, 1, b"a"))
+    rounds = [(10, {0: [before.render()]}), (30, {0: [after.render()]})]
+    for one in both_ways(Recording(rounds)):
+        assert (one.numbers.copy().lost_of["probe60", "unpaired"], one.open) == (1, 2)
 
 
 def test_a_pair_may_end_with_the_event_that_ends_its_thread() -> None:
