@@ -26,6 +26,16 @@ def one_line(text: str) -> str:
     )
 
 
+def sentence(text: str) -> str:
+    """End a clause with a full stop, unless it ends as a sentence already."""
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def counted(number: int, noun: str) -> str:
+    """Return the number and the noun, in the plural unless it is 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class KprobeExporterError(Exception):
     """Base of all errors that a user can fix; ``str()`` is one clear sentence."""
 

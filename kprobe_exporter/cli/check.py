@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.cli.options import config_option, counted, kernel_errors, tracefs_option
+from kprobe_exporter.cli.options import config_option, kernel_errors, tracefs_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.diagnose.changeable_paths import changeable
 from kprobe_exporter.diagnose.dry_run import DryRunRow, look, verdict
 from kprobe_exporter.diagnose.saved_kernel import load as load_kernel
-from kprobe_exporter.errors import UsageError, one_line
+from kprobe_exporter.errors import UsageError, counted, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.addresses import Symbols

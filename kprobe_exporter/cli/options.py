@@ -61,11 +61,6 @@ tracefs_option = click.option(
 )
 
 
-def counted(number: int, what: str) -> str:
-    """Return the number and the noun, in the plural unless it is 1."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 @contextmanager
 def kernel_errors() -> Iterator[None]:
     """Turn an OSError, which the kernel may return at any place, into a TracefsError."""

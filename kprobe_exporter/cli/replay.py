@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.cli.options import config_option, counted
+from kprobe_exporter.cli.options import config_option
 from kprobe_exporter.config.load import load
-from kprobe_exporter.errors import SourceError, UsageError, one_line
+from kprobe_exporter.errors import SourceError, UsageError, counted, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.replay.replay import Replay, Summary
 from kprobe_exporter.util.progress import progress

@@ -121,6 +121,7 @@ def run(
         for line in str(error).splitlines():
             log.error("%s", line)
         sys.exit(WRONG_USAGE if isinstance(error, ConfigError | UsageError) else 1)
+    logs.sum_up()
     log.info("stopped")
 
 

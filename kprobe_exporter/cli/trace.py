@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,9 @@ import click
 from kprobe_exporter.cli.completion import complete_definitions
 from kprobe_exporter.cli.options import Seconds, kernel_errors, tracefs_option
 from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_line
+from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.service import logs
+from kprobe_exporter.symbols.resolve import tracepoint_named
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.loops import show_counts, write_objects
 from kprobe_exporter.trace.output import Interrupt, Output
@@ -114,7 +116,7 @@ def trace(definition: str, filter_text: str | None, **given: object) -> None:
     kernel's, on the event's fields, which -v shows.
     """
     options = TraceOptions(**given)  # type: ignore[arg-type]
-    request = _parsed(definition)
+    request = _parsed(definition, options.tracefs)
     _check(request, options, filter_text)
     if options.emit:
         command = ["kprobe-exporter", "trace", *(["-s"] if options.stacks else []), definition]
@@ -187,11 +189,14 @@ def _trace(
         _warn(f"{lost:,} events were lost, {why}: a filter, -p or --count needs less.")
 
 
-def _parsed(definition: str) -> TraceRequest:
+def _parsed(definition: str, tracefs: Path | None) -> TraceRequest:
     try:
         return parse_request(definition)
     except GrammarError as error:
         text, at = error.text or definition, error.column
+        with suppress(TracefsError, OSError), mounted(tracefs) as root:
+            if NAME.fullmatch(definition) and (there := tracepoint_named(MountedTracefs(root), definition)):
+                raise UsageError(f"'{definition}' is a tracepoint: write {there}.") from None
         raise UsageError(f"{error.message}, at ^ in '{text[:at]}^{text[at:]}'.") from None
 
 

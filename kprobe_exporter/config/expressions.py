@@ -1,6 +1,7 @@
 """Checks expressions, of ``let``, ``where`` and ``value``, against the fields of a probe's alternatives."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives, odd_duration
 from kprobe_exporter.config.values import Label
@@ -12,6 +13,7 @@ from kprobe_exporter.grammar.formula import COMPUTED, Binary, Name, Node, Text, 
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.let import inserted
 from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.records import STACK_POINTER
 
 OF_TEXT = frozenset({"map", "regexp"})
@@ -109,6 +111,28 @@ def check_expression(text: str, path: Path, alternatives: Alternatives, report: 
     return not wrong
 
 
+def _with_return(target: Target) -> str:
+    """Return a clause: where a probe at ``target`` would find a return value."""
+    if target.kind is Kind.TRACEPOINT:
+        return "name the field that holds it, as fetch: {return: FIELD}"
+    kinds = {
+        Kind.KPROBE: (Kind.KRETPROBE, Kind.CALL),
+        Kind.UPROBE: (Kind.URETPROBE, Kind.UCALL),
+        Kind.FENTRY: (Kind.FEXIT, Kind.CALL),
+    }.get(target.kind)
+    if kinds is None:
+        return "`returns: void` says that the function has none"
+    return f"this is an entry, attach {listed(str(replace(target, kind=kind)) for kind in kinds)} instead"
+
+
+def _fetched(name: str, target: Target, *, several: bool) -> str:
+    """Return a clause: how a probe gets the field ``name``."""
+    if several:
+        return ": every alternative must yield it, see `fetch`"
+    source = name if target.kind is Kind.TRACEPOINT else "$arg1"
+    return f": fetch it, as in fetch: {{{name}: {source}}}"
+
+
 def missing_field(name: str, alternatives: Alternatives) -> str | None:
     """Return the sentence for a missing field, if an alternative does not yield it."""
     lacking = [one.attach.target for one in alternatives if name not in one.fields]
@@ -120,6 +144,8 @@ def missing_field(name: str, alternatives: Alternatives) -> str | None:
     without = [*map(str, lacking)]
     if name == "duration":
         return f"there is no 'duration' at {listed(without)}: only a call or a pair takes time"
+    if name == "return":
+        return f"there is no field 'return' at {listed(without)}: {_with_return(lacking[0])}"
     known = {field for one in alternatives for field in one.fields} - {name}
-    hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
+    hint = closest(name, known) or _fetched(name, lacking[0], several=len(alternatives) > 1)
     return f"there is no field {quote(name)} at {listed(without)}{hint}"

@@ -105,7 +105,9 @@ def duration(value: object) -> object:
     return float(int(value.removesuffix(unit)) * SECONDS[unit or "s"])
 
 
-def _cpu_share(value: str) -> str:
+def _cpu_share(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"a share of the CPUs is written with %, as 5%, and not {quote(value)}")
     if not (re.fullmatch(CPU_SHARE, value) and 0 < _fraction(value) <= 1):
         raise ValueError(f"{quote(value)} is no share above 0% up to 100%: write it as 1% or 0.5%")
     return value
@@ -192,7 +194,7 @@ Selector: TypeAlias = Annotated[str, Field(pattern=SELECTOR)]
 
 CpuTime: TypeAlias = Annotated[
     str,
-    AfterValidator(_cpu_share),
+    BeforeValidator(_cpu_share),
     WithJsonSchema({"type": "string", "pattern": CPU_SHARE, "examples": ["1%"]}),
 ]
 

@@ -49,9 +49,10 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
     if metric.value in ("cpu", "tid", "common_cpu", "common_pid"):
         sentence = f"the kernel adds up what an event carries, which {quote(metric.value)} is not: {EVENTS}"
         report(("value",), sentence)
-    elif metric.value is not None and (why := _no_key(metric.value, alternatives)):
+    elif metric.value not in (None, "duration") and (why := _no_key(metric.value, alternatives)):
         report(("value",), why)
-    _refuse_buckets(metric.buckets or (), metric.scale, "buckets", report)
+    if metric.value != "duration":  # refuse_probe or the metric's own check refuses it
+        _refuse_buckets(metric.buckets or (), metric.scale, "buckets", report)
     if metric.native and not keeps_powers_of_2(metric.scale):
         sentence = "the kernel's buckets are powers of 2 of the value, a native histogram's of the product"
         report(("native",), f"{sentence}: let scale be a power of 2, or {EVENTS}")

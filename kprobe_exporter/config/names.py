@@ -73,7 +73,8 @@ def _wrong_with_words(name: str) -> Iterator[str]:
     words = lower.split("_")
     for word in words[1:-1]:
         if word in _ABBREVIATIONS:
-            yield f"the unit {word!r} is abbreviated: write it out, as seconds or bytes"
+            reads = f"{word!r} reads as an abbreviated unit"
+            yield f"{reads}: write the unit out, as seconds or bytes, or choose another word"
     for word in name.split("_"):
         unit = _PREFIX.sub("", word, count=1) if _PREFIX.match(word) else word
         if (base := _BASE.get(unit)) and base != word:

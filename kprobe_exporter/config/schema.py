@@ -55,7 +55,7 @@ class LabelModel(Strict):
 
 _Label: TypeAlias = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[LabelModel, Tag("<mapping>")],
-    shapes("a label is the name of a field, or {field: NAME, decode: DECODER}"),
+    shapes("a label is the name of a field, or {field: NAME, decode: DECODER}; a list of fields is [comm]"),
 ]
 Labels: TypeAlias = Annotated[
     Annotated[list[Name], Field(max_length=MAX_LABELS), Tag("<list>")]

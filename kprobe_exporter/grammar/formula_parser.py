@@ -63,6 +63,12 @@ def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
     at = _BLANKS.match(text).end()  # type: ignore[union-attr]  # it matches the empty string
     while at < len(text):
+        if text.startswith(("--", "++"), at):
+            fail(
+                f"{text[at : at + 2]!r} has no meaning here, write {text[at]} once or a blank between",
+                text,
+                at,
+            )
         found = _TOKEN.match(text, at)
         if found is None or text.startswith("->", at):
             _fail_character(text, at, tokens)

@@ -77,9 +77,18 @@ def kernel_number(text: str, lowest: int = 0, highest: int = ULONG_MAX) -> int |
 
 
 def closest(word: str, words: Iterable[str]) -> str:
-    """Return ``, did you mean 'x'?`` for the nearest of ``words``, or an empty string."""
-    near = difflib.get_close_matches(word, map(str, words), n=1)
-    return f", did you mean {near[0]!r}?" if near else ""
+    """Return ``, did you mean 'x'?`` for the nearest of ``words``, or an empty string.
+
+    The words are near also without the parts that they begin with alike, such as ``sys_enter_``.
+    """
+    near = difflib.get_close_matches(word, map(str, words))
+    found = next((other for other in near if _is_near(word, other)), None)
+    return f", did you mean {found!r}?" if found else ""
+
+
+def _is_near(word: str, other: str) -> bool:
+    at = word.rfind("_", 0, _first_difference(word, other)) + 1
+    return at == 0 or bool(difflib.get_close_matches(word[at:], [other[at:]]))
 
 
 def misspelt(word: str, words: Iterable[str]) -> str:
@@ -91,9 +100,13 @@ def misspelt(word: str, words: Iterable[str]) -> str:
     return f", did you mean {near!r}?" if near else ""
 
 
-def _is_slip(word: str, other: str) -> bool:
+def _first_difference(word: str, other: str) -> int:
     pairs = enumerate(zip(word, other, strict=False))
-    at = next((at for at, (mine, its) in pairs if mine != its), min(len(word), len(other)))
+    return next((at for at, (mine, its) in pairs if mine != its), min(len(word), len(other)))
+
+
+def _is_slip(word: str, other: str) -> bool:
+    at = _first_difference(word, other)
     one, two = word[at:], other[at:]
     exchanged = one[:2] == two[1::-1] and one[2:] == two[2:]
     return word != other and (exchanged or one[1:] == two[1:] or one[1:] == two or one == two[1:])

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.errors import ProbeRefused, sentence
 from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.hist import HistTable
@@ -113,7 +113,7 @@ def settle(
         installed = install(instance, spec, taken)
         if spec.plan == "events" and (why := unreadable(installed)):
             _take_away(installed, taken)
-            raise ProbeRefused(f"{why}.")
+            raise ProbeRefused(sentence(why))
         return installed
 
     for spec in plan.alternatives:

@@ -109,13 +109,17 @@ class Handler(logging.StreamHandler[TextIO]):
             self._wait()
 
     def close(self) -> None:
-        """Sum up what was left out so far. The logging module calls this when the process ends."""
+        """Sum up the messages that were left out. The logging module calls this when the process ends."""
+        self.sum_up()
+        super().close()
+
+    def sum_up(self) -> None:
+        """Write the summaries of all messages that were left out so far."""
         self.acquire()
         try:
             self._sum_up(float("inf"))
         finally:
             self.release()
-        super().close()
 
     def _look_again(self) -> None:
         self.acquire()
@@ -148,6 +152,13 @@ def set_up(level: str, form: str) -> None:
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(level.upper())
+
+
+def sum_up() -> None:
+    """Write the summaries of repeated messages now, so that the next message is the last one."""
+    for handler in logging.getLogger("kprobe_exporter").handlers:
+        if isinstance(handler, Handler):
+            handler.sum_up()
 
 
 def is_journal(environment: Mapping[str, str], descriptor: int = 2) -> bool:

@@ -169,11 +169,13 @@ class Functions:
         if module and elsewhere:
             where = "the kernel itself" if "" in elsewhere else f"the module '{min(elsewhere)}'"
             return Answer(False, f"the module '{module}' has no such function: it is one of {where}")
-        what = f"the module '{module}'" if module else "this kernel"
-        return Answer(
-            False,
-            f"{what} has no such function, or the compiler inlined it{self._instead(module, symbol)}",
-        )
+        instead = self._instead(module, symbol)
+        if module:
+            return Answer(
+                False, f"the module '{module}' has no such function, or the compiler inlined it{instead}"
+            )
+        absent = instead or f", or its module is not loaded: kprobe:MODULE:{symbol} waits for it"
+        return Answer(False, f"this kernel has no such function, or the compiler inlined it{absent}")
 
     def _instead(self, module: str, symbol: str) -> str:
         """Suggest what to write for a name that does not exist."""

@@ -5,11 +5,12 @@ import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.errors import ProbeRefused, sentence
 from kprobe_exporter.grammar.lexis import SYMBOL, closest, misspelt
 from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target
 from kprobe_exporter.symbols.functions import Functions, similar, singles, system_calls
@@ -151,7 +152,7 @@ class Resolver:
         answer = self._known.answer(target.module, target.symbol, target.offset)
         if answer.can is not False:
             return str(error)
-        return answer.why if answer.why.endswith("?") else f"{answer.why}."
+        return sentence(answer.why)
 
     @cached_property
     def places(self) -> dict[str, list[str]] | None:
@@ -288,18 +289,24 @@ def event_names(files: Tracefs, system: str) -> list[str]:
     return [name for name in names if files.exists(f"events/{system}/{name}/enable")]
 
 
+def tracepoint_named(files: Tracefs, event: str) -> str:
+    """Return ``SYSTEM:EVENT`` of a tracepoint with this name, or ""."""
+    found = (name for name in _systems(files) if files.exists(f"events/{name}/{event}/format"))
+    return next((f"{system}:{event}" for system in found), "")
+
+
+def _systems(files: Tracefs) -> list[str]:
+    with suppress(OSError):
+        return [name for name in files.names("events") if files.exists(f"events/{name}/enable")]
+    return []
+
+
 def near_tracepoint(files: Tracefs, system: str, event: str) -> str:
     """Return ``, did you mean …?`` with the event of another system or a similar name, or nothing."""
-    try:
-        systems = [name for name in files.names("events") if files.exists(f"events/{name}/enable")]
-        for other in systems:
-            if files.exists(f"events/{other}/{event}/format"):
-                return f", did you mean '{other}:{event}'?"
-        return (
-            closest(event, files.names(f"events/{system}")) if system in systems else closest(system, systems)
-        )
-    except OSError:
-        return ""
+    if there := tracepoint_named(files, event):
+        return f", did you mean '{there}'?"
+    systems = _systems(files)
+    return closest(event, files.names(f"events/{system}")) if system in systems else closest(system, systems)
 
 
 def _is_function(name: str) -> bool:

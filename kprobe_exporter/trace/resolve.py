@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.elf import locate, locate_usdt
-from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError
+from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError, sentence
 from kprobe_exporter.grammar.definition import ProbeKind
 from kprobe_exporter.grammar.place import FileOffset, Symbol
 from kprobe_exporter.grammar.target import Kind, Target, is_system_call
@@ -13,7 +13,7 @@ from kprobe_exporter.plan.typed import argument_of_system_call
 from kprobe_exporter.plan.usdt import readable_arguments
 from kprobe_exporter.symbols.functions import SILENT, Functions
 from kprobe_exporter.symbols.lists import Lists
-from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.symbols.resolve import Resolver, near_tracepoint, tracepoint_named
 from kprobe_exporter.trace.request import TraceRequest
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.kernel_files import running_kernel
@@ -49,14 +49,31 @@ def resolve(
         try:
             code = locate(request.target, probed_files)
         except GrammarError as error:
-            raise UsageError(f"{error.message}.") from None
+            raise UsageError(sentence(error.message)) from None
         return ResolvedRequest(
             request.at(FileOffset(code.path or place.path, code.offset, place.ref_counter))
         )
     if request.target is not None and request.target.kind is Kind.USDT and not request.target.is_pattern:
         return ResolvedRequest(_with_usdt_arguments(request, request.target, probed_files))
+    _check_tracepoints(request, files)
     function = request.function
-    return ResolvedRequest(request) if function is None else _function(request, function, files, root)
+    if function is None:
+        return ResolvedRequest(request)
+    found = _function(request, function, files, root)
+    if found.refused and (there := tracepoint_named(files, function.symbol)):
+        return found._replace(refused=f"{found.refused} A tracepoint has this name: {there}.")
+    return found
+
+
+def _check_tracepoints(request: TraceRequest, files: MountedTracefs) -> None:
+    """Raise ProbeRefused if the kernel has no tracepoint of that name."""
+    target = request.target
+    if target is None or target.is_pattern or not target.kind.on_event:
+        return
+    for half in target.halves if target.is_call else (target,):
+        if not files.exists(f"events/{half.system}/{half.event}/format"):
+            near = near_tracepoint(files, half.system, half.event)
+            raise ProbeRefused(sentence(f"this kernel has no tracepoint {half.system}:{half.event}{near}"))
 
 
 def _with_usdt_arguments(
@@ -66,7 +83,7 @@ def _with_usdt_arguments(
     try:
         found = locate_usdt(target, probed_files)
     except GrammarError as error:
-        raise UsageError(f"{error.message}.") from None
+        raise UsageError(sentence(error.message)) from None
     return request if request.fetch else replace(request, fetch=tuple(readable_arguments(found).items()))
 
 
@@ -88,7 +105,7 @@ def _function(request: TraceRequest, function: Target, files: MountedTracefs, ro
     functions = Functions(Lists.of(running_kernel(files, root)), [target.symbol])
     offset = target.offset if target.kind is Kind.KPROBE else 0  # a return is one of the whole function
     can, why = functions.answer(target.module, target.symbol, offset)
-    said = f"{target.symbol}: {why}."
+    said = sentence(f"{target.symbol}: {why}")
     if can is False:
         return ResolvedRequest(request, notes, refused=said)
     if target.symbol in SILENT:
@@ -106,5 +123,5 @@ def _with_arguments(request: TraceRequest, name: str, function: str) -> TraceReq
             for arg in request.definition.args
         ]
     except GrammarError as error:
-        raise UsageError(f"{error.message}.") from None
+        raise UsageError(sentence(error.message)) from None
     return replace(request, definition=replace(request.definition, args=tuple(args)))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kprobe_exporter.config.values import MAXACTIVE, Settings
 from kprobe_exporter.elf import locate_usdt
-from kprobe_exporter.errors import GrammarError, StartError, UsageError
+from kprobe_exporter.errors import GrammarError, StartError, UsageError, sentence
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind
 from kprobe_exporter.grammar.event_format import parse_format
 from kprobe_exporter.grammar.expression import FetchSite
@@ -236,7 +236,7 @@ def _usdt(request: TraceRequest, filter_text: str | None, probed_files: ProbedFi
     )
     spec = usdt_spec(probe, probe.attach[0], set(), kernel, 0, 1)
     if isinstance(spec, Unsupported):
-        raise UsageError(f"{spec.reason}.")
+        raise UsageError(sentence(spec.reason))
     return replace(spec, plan="events", role="own")
 
 

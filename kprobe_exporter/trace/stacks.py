@@ -11,7 +11,7 @@ from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas
 from kprobe_exporter.config.values import Probe, Stacks
-from kprobe_exporter.errors import TracefsError, one_line
+from kprobe_exporter.errors import TracefsError, counted, one_line
 from kprobe_exporter.export.stacks.flame_graph import flame_graph
 from kprobe_exporter.export.stacks.folded import folded
 from kprobe_exporter.identity.procfs import HOST_IDS, host_proc
@@ -86,4 +86,4 @@ def write_profile(profile: Profile, out: Output, *, folded_text: bool, flame: Pa
             out.write_raw(folded(profile))
     where = f", in {one_line(str(flame))}" if flame is not None else ""
     lost = f"; the stacks of {profile.lost:,} more hits are lost" if profile.lost else ""
-    return f"{profile.hits:,} hits in {len(profile.stacks):,} stacks{where}{lost}."
+    return f"{counted(profile.hits, 'hit')} in {counted(len(profile.stacks), 'stack')}{where}{lost}."

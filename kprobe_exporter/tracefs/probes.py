@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.errors import ProbeRefused, sentence
 from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.define import define, meanings_for
@@ -237,7 +237,7 @@ class Installed:
             self._instance.write(f"{self._dir}/{file}", text)
         except OSError as error:
             reason = why(self._instance.files, error, text, *logs, meanings=meanings)
-            raise ProbeRefused(f"{refusal}: {reason}.") from None
+            raise ProbeRefused(sentence(f"{refusal}: {reason}")) from None
 
     def _undo(self, file: str, text: str) -> None:
         try:

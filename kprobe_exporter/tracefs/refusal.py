@@ -4,7 +4,7 @@ import errno
 import re
 from collections.abc import Mapping
 
-from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.errors import ProbeRefused, sentence
 from kprobe_exporter.tracefs.files import Tracefs
 
 ENTRY = re.compile(r"^\[\s*\d+\.\d+\] (?P<place>.+?): error: (?P<text>.*)$")
@@ -53,7 +53,7 @@ class NotUnique(ProbeRefused):
 def refused(error: OSError, reason: str) -> ProbeRefused:
     """Return the exception for a refused definition; ``reason`` is the clause from ``why``."""
     several = error.errno == errno.EADDRNOTAVAIL or NON_UNIQUE in reason
-    return (NotUnique if several else ProbeRefused)(f"{reason}.")
+    return (NotUnique if several else ProbeRefused)(sentence(reason))
 
 
 def logged_error(log: str, command: str) -> str | None:
@@ -75,10 +75,17 @@ def logged_error(log: str, command: str) -> str | None:
     return found
 
 
+REMEDIES = {"Invalid operator": "write == for equality, and ~ for a pattern"}
+"""Texts of kernel/trace/trace_events_filter.c that do not name the remedy."""
+
+
 def why(
     files: Tracefs, error: OSError, command: str, *logs: str, meanings: Mapping[int, str] = MEANING
 ) -> str:
-    """Return why the kernel refused ``command``, as one clause: meaning, errno, and what ``logs`` say."""
+    """Return why the kernel refused ``command``, as one clause: meaning, errno, and what ``logs`` say.
+
+    EINVAL has many meanings, and the log's text replaces them.
+    """
     code = error.errno or 0
     meaning = meanings.get(code, error.strerror or str(error))
     name = "ENOTSUPP" if code == ENOTSUPP else errno.errorcode.get(code, str(code))
@@ -88,7 +95,9 @@ def why(
         except OSError:
             continue
         if said:
-            return f"{meaning} ({name}); the kernel says: {said}"
+            remedy = REMEDIES.get(said.partition(",")[0])
+            subject = "the kernel says" if code == errno.EINVAL else meaning
+            return f"{subject} ({name}): {said}{f'; {remedy}' if remedy else ''}"
     return f"{meaning} ({name})"
 
 

@@ -26,6 +26,8 @@ from kprobe_exporter.web.status import render_status
 # second one renders while the first waits for the kernel.
 _WORKERS = 2
 
+_NO_LIFECYCLE = "Lifecycle API is not enabled: start the agent with --web.enable-lifecycle."
+
 _OF_STATUS = {
     "Content-Type": "text/html; charset=utf-8",
     "Vary": "Accept-Encoding",
@@ -111,7 +113,7 @@ def create_app(
 
     async def reloading(request: Request) -> Response:
         if reloader is None:
-            return line("Lifecycle API is not enabled.", HTTPStatus.FORBIDDEN)
+            return line(_NO_LIFECYCLE, HTTPStatus.FORBIDDEN)
         if _is_from_a_page(request):
             return line("a web page may not ask for this", HTTPStatus.FORBIDDEN)
         return await reloader(request)

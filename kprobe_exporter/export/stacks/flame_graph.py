@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
+from kprobe_exporter.errors import counted
 from kprobe_exporter.export.stacks.folded import frame_name
 from kprobe_exporter.model.stacks import Profile, of_program
 from kprobe_exporter.util.content_security import source_hash
@@ -163,7 +164,7 @@ def _title(profile: Profile) -> str:
 
 def _summary(profile: Profile) -> str:
     total = sum(weight.total for weight in profile.stacks.values())
-    parts = [f"{profile.hits:,} hits in {len(profile.stacks):,} stacks"]
+    parts = [f"{counted(profile.hits, 'hit')} in {counted(len(profile.stacks), 'stack')}"]
     if profile.weigh is not None:
         parts.append(f"{_amount(total, profile)} in all")
     parts.append(f"{max(0, profile.until - profile.since) / 1e9:,.0f} s")

@@ -30,6 +30,11 @@ _HEADERS: Mapping[str, tuple[str, ...] | None] = {
 }
 _HEADER_VALUE = re.compile(r"[ -~]{0,8192}")
 
+_NO_HASH = (
+    "must be a bcrypt hash of the password, as $2b$10$ and 53 letters more: make one with the agent's"
+    " python3, -c 'import bcrypt; print(bcrypt.hashpw(input().encode(), bcrypt.gensalt(10)).decode())'"
+)
+
 # A hash is `$2y$` or the like, the rounds as a power of two, and a salt and a digest in bcrypt's base64.
 _HASH = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 MAX_USERS = 1000
@@ -121,7 +126,7 @@ def _users(section: Section) -> dict[bytes, bytes]:
         elif ":" in name:
             section.refuse("a user's name has no colon: none can be sent (RFC 7617)", name, at_key=True)
         elif not isinstance(hashed, str) or not _HASH.fullmatch(hashed):
-            section.refuse("must be a bcrypt hash of the password, as $2b$10$ and 53 letters more", name)
+            section.refuse(_NO_HASH, name)
         else:
             found[name.encode()] = hashed.encode()
     return found

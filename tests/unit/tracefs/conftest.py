@@ -47,3 +47,9 @@ class Table:
 @pytest.fixture
 def table() -> Table:
     return Table()
+
+
+def entry(command: str, caret: int, text: str = "Unknown type is specified") -> str:
+    """Return an entry as tracing_log_show() of kernel/trace/trace.c prints it."""
+    head = f"[   13.864560] trace_kprobe: error: {text}\n"
+    return f"{head}  Command: {command}\n{' ' * (len('  Command: ') + caret)}^\n"

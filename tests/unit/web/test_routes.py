@@ -298,7 +298,10 @@ def test_reloads_come_one_after_the_other(agent: Agent) -> None:
 def test_reload_is_off_by_default() -> None:
     with serving(Served(create_app(lambda: SNAPSHOT, lambda: None))) as served:
         response, body = served.ask("/-/reload", "POST")
-        assert (response.status, body) == (403, b"Lifecycle API is not enabled.\n")
+        assert (response.status, body) == (
+            403,
+            b"Lifecycle API is not enabled: start the agent with --web.enable-lifecycle.\n",
+        )
         assert served.ask("/-/reload")[0].status == 405
 
 
