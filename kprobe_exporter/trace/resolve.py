@@ -44,15 +44,7 @@ def resolve(
     The file stays open in ``probed_files``.
     """
     if request.target is not None and request.definition is not None:
-        place = request.definition.place
-        assert isinstance(place, FileOffset)
-        try:
-            code = locate(request.target, probed_files)
-        except GrammarError as error:
-            raise UsageError(sentence(error.message)) from None
-        return ResolvedRequest(
-            request.at(FileOffset(code.path or place.path, code.offset, place.ref_counter))
-        )
+        return ResolvedRequest(located(request, probed_files))
     if request.target is not None and request.target.kind is Kind.USDT and not request.target.is_pattern:
         return ResolvedRequest(_with_usdt_arguments(request, request.target, probed_files))
     _check_tracepoints(request, files)
@@ -63,6 +55,19 @@ def resolve(
     if found.refused and (there := tracepoint_named(files, function.symbol)):
         return found._replace(refused=f"{found.refused} A tracepoint has this name: {there}.")
     return found
+
+
+def located(request: TraceRequest, probed_files: ProbedFiles | None) -> TraceRequest:
+    """Return the request at its offset in its file, if it names a function of a file. Raises UsageError."""
+    if request.target is None or request.definition is None:
+        return request
+    place = request.definition.place
+    assert isinstance(place, FileOffset)
+    try:
+        code = locate(request.target, probed_files)
+    except GrammarError as error:
+        raise UsageError(sentence(error.message)) from None
+    return request.at(FileOffset(code.path or place.path, code.offset, place.ref_counter))
 
 
 def _check_tracepoints(request: TraceRequest, files: MountedTracefs) -> None:

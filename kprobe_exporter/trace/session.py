@@ -25,6 +25,7 @@ from kprobe_exporter.plan.usdt import usdt_spec
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.output import Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
+from kprobe_exporter.trace.resolve import located
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import acquire_for_trace, remove_dead_traces
@@ -179,7 +180,7 @@ def text_specs(
     enter, leave = target.halves
     if target.kind is Kind.SYSCALL:
         return [_tracepoint(half, filter_text) for half in (enter, leave)]
-    halves = [parse_request(str(half)) for half in (enter, leave)]
+    halves = [located(parse_request(str(half)), probed_files) for half in (enter, leave)]
     names = (request.name, f"{request.name}_return"[-LONGEST_NAME:])
     named = zip(halves, names, strict=True)
     return [_defined(half.definition, name, filter_text) for half, name in named if half.definition]

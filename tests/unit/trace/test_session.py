@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.elf import library_path
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.trace.request import parse_request
 from kprobe_exporter.trace.session import MOST_TIDS, TracedThreads, text_specs
 from kprobe_exporter.tracefs.instance import Instance
 from tests.support.kernel_formats import saved
+from tests.support.libc import own_libc
+from tests.support.programs import file_offset
 
 Written = list[tuple[str, str]]
 
@@ -86,6 +89,17 @@ def test_what_is_installed(text: str, lines: list[str]) -> None:
     specs = text_specs(parse_request(text), "a > 0")
     assert [spec.line("g", spec.layout.event) for spec in specs] == lines
     assert {spec.filter for spec in specs} == {"a > 0"}
+
+
+@pytest.mark.parametrize("path", ["libc.so.6", str(own_libc())])
+def test_both_events_of_a_programs_call_are_at_its_offset(path: str) -> None:
+    specs = text_specs(parse_request(f"ucall:{path}:getaddrinfo"), None)
+    place = f"{library_path('libc.so.6') if path == 'libc.so.6' else path}:"
+    place += f"{file_offset(str(own_libc()), 'getaddrinfo'):#x}"
+    assert [spec.line("g", spec.layout.event) for spec in specs] == [
+        f"p:g/getaddrinfo {place}",
+        f"r:g/getaddrinfo_return {place}",
+    ]
 
 
 @pytest.mark.parametrize(
