@@ -258,7 +258,8 @@ def built_in(
         if probe.returned.bounds and not returns.pointer:
             returned[name,] = probe.returned.value()
         for number, count in probe.errors.items():
-            errors[name, errno_name(number) or UNKNOWN] += count
+            shown = errno_name(number) or UNKNOWN if returns.errno else str(-number)
+            errors[name, shown] += count
     yield made("return_value", returned)
     yield made("return_errors_total", errors, "errno")
     durations: dict[LabelValues, HistogramValue] = {

@@ -223,7 +223,8 @@ class ProbeModel(Strict):
     """The kernel's own filter, evaluated in the kernel; it may use `return`."""
     returns: Returns | None = None
     """How the return value is read: `int`, `long`, `ptr`, `bool`, `void`, `u32`, … By default the
-    type comes from BTF; without BTF, and in programs, it is a `long` or an `int`."""
+    type comes from BTF; without BTF, and in programs, it is a `long` or an `int`. Negative values
+    of a program's function are shown as numbers, and with `errno` by the error's name."""
     maxactive: Annotated[int, Field(ge=1, le=4096)] | None = None
     """How many calls of the function may be active at once, for return probes; 1024."""
     let: Let | None = None

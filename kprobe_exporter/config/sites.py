@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.schema import AttachModel, HalfModel, ProbeModel
-from kprobe_exporter.config.values import GUESSED_RETURN, Attach, WrittenPath, return_type
+from kprobe_exporter.config.values import ERRNO, GUESSED_RETURN, Attach, WrittenPath, return_type
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
@@ -159,8 +159,9 @@ class AlternativeBuilder:
         if kind.is_return or self.target.is_call or fetched:
             found = return_type(name) if name else GUESSED_RETURN
             # A system call's tracepoint holds a C long: its upper half is never garbage.
-            whole = kind is Kind.SYSCALL or self.target.system == "syscalls"
-            return found._replace(wide=False) if whole else found
+            if kind is Kind.SYSCALL or self.target.system == "syscalls":
+                found = found._replace(wide=False)
+            return found._replace(errno=found.name == ERRNO) if kind.in_file else found
         if name is not None and self.places["returns"] != PLACES["returns"]:
             self.report(self.places["returns"], f"{self.target} has no return value to read")
         return None

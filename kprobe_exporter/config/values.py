@@ -290,10 +290,13 @@ class Config:
     otlp: Otlp | None = None
 
 
+ERRNO = "errno"
+"""The return type ``int`` whose negative values are error numbers also where a program returns them."""
+
 _SIGNED = {
     "s8": ("s8", "signed char"),
     "s16": ("s16", "short", "short int"),
-    "s32": ("s32", "int", "signed int", "pid_t"),
+    "s32": ("s32", "int", "signed int", "pid_t", ERRNO),
     "s64": ("s64", "long long", "ssize_t", "loff_t", "ptrdiff_t", "time64_t", "ktime_t"),
 }
 _UNSIGNED = {

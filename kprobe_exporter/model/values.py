@@ -58,6 +58,7 @@ class ReturnType(NamedTuple):
     ``fetch`` is the kernel's fetch type, None where there is nothing to read. ``signed`` values below 0 may
     be errors. A ``pointer`` has no value histogram, but an ERR_PTR (include/linux/err.h) counts as an error.
     ``wide`` says that the width is a guess: the upper half of the register is garbage for a C ``int``.
+    ``errno`` says that errors are numbers of the kernel's. In a program, -3 may be getaddrinfo's EAI_AGAIN.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ReturnType(NamedTuple):
     signed: bool = False
     pointer: bool = False
     wide: bool = False
+    errno: bool = True
 
     @property
     def wrap(self) -> int:

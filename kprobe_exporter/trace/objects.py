@@ -109,6 +109,7 @@ def json_value(value: Value, arg: Arg) -> object:
 def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
     """Return the function that makes an object of a record of this layout."""
     take_return = getter(layout, "return") if layout.place("return") is not None else None
+    named = layout.returns is None or layout.returns.errno
     take_comm, comm = getter(layout, COMMON_COMM), layout.place(COMMON_COMM)
     take_duration = getter(layout, "duration") if layout.form == "joined" else None
     known_caller = layout.caller or layout.form in ("return", "joined")
@@ -134,7 +135,7 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
         if take_return is not None:
             returned = shown["return"] = take_return(record)
             if is_error(returned):
-                shown["error"] = name_of(-returned)
+                shown["error"] = name_of(-returned) if named else str(returned)
         shown["args"] = {name: json_value(take(record), arg) for name, take, arg in args}
         return shown
 

@@ -102,7 +102,8 @@ probes:
     attach: uprobe:{program}:fails
     fetch: {{with: $arg1:s32, word: +0($arg2):string}}
     metrics: [{{counter: entries_total, labels: [with, word, comm, symbol]}}]
-  - {{name: back, attach: "uretprobe:{program}:fails", returns: int}}
+  - {{name: back, attach: "uretprobe:{program}:fails", returns: errno}}
+  - {{name: plain, attach: "uretprobe:{program}:fails", returns: int}}
   - {{name: only_counted, attach: "uprobe:{program}:fails"}}
   - name: whole
     attach: ucall:{program}:fails
@@ -118,9 +119,10 @@ probes:
     labels = {"with": "2", "word": "two words", "comm": "program", "symbol": "fails"}
     assert metrics.value("kprobe_entries_total", **labels) == TIMES
     assert metrics.value("kprobe_return_errors_total", probe="back", errno="ENOENT") == TIMES
+    assert metrics.value("kprobe_return_errors_total", probe="plain", errno="-2") == TIMES
     assert metrics.value("kprobe_failed_total", word="two words", errno="ENOENT") == TIMES
     assert metrics.value("kprobe_duration_seconds_count", probe="whole") == TIMES
-    probes = ("entry", "back", "only_counted", "whole")
+    probes = ("entry", "back", "plain", "only_counted", "whole")
     eventually(
         lambda: [agent.scrape().value("kprobe_hits_total", probe=probe) for probe in probes] == [TIMES] * 4
     )

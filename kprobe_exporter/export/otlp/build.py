@@ -72,6 +72,7 @@ class Description:
     ) -> None:
         self._errno_name = errno_name
         self._returned = returned
+        self._named = layout.returns is None or layout.returns.errno
         self._show_returned: Callable[[int | bytes], Attribute] | None = plain
         if layout.returns is not None and layout.returns.pointer:
             self._show_returned = _address if "return" in attributes else None
@@ -108,7 +109,9 @@ class Description:
             found[THREAD_NAME] = plain(record[self._comm])
         found[PROCESSOR] = record[CPU]
         returned = self._returned(record) if self._returned is not None else None
-        error = (self._errno_name(-returned) or str(-returned)) if is_error(returned) else None
+        error = None
+        if is_error(returned):
+            error = (self._errno_name(-returned) or str(-returned)) if self._named else str(returned)
         show_returned = self._show_returned if error is None else plain
         if returned is not None and show_returned is not None:
             found[RETURN_VALUE] = show_returned(returned)

@@ -74,6 +74,12 @@ def test_errors_without_a_name_are_one_label_set() -> None:
     assert samples(made.copy(), "kprobe_return_errors_total") == {("open", "unknown"): 3}
 
 
+def test_errors_of_a_program_are_numbers() -> None:
+    made = aggregator(returns=LONG._replace(errno=False))
+    made.consume(Batch([record(-3)]))
+    assert samples(made.copy(), "kprobe_return_errors_total") == {("open", "-3"): 1}
+
+
 @pytest.mark.parametrize(("returns", "shown"), [(LONG, True), (PTR, False), (VOID, False), (None, False)])
 def test_who_has_a_histogram_of_return_values(returns: ReturnType | None, shown: bool) -> None:
     made = aggregator(returns=returns)

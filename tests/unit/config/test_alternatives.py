@@ -36,6 +36,23 @@ def test_the_keys_of_an_alternative_replace_the_probes(config: Load) -> None:
 
 
 @pytest.mark.parametrize(
+    ("rest", "errno"),
+    [
+        ("attach: 'kretprobe:f'", True),
+        ("attach: 'syscall:openat'", True),
+        ("attach: 'uretprobe:/bin/bash:f'", False),
+        ("attach: 'ucall:/bin/bash:f', returns: int", False),
+        ("attach: 'ucall:/bin/bash:f', returns: errno", True),
+        ("attach: 'kretprobe:f', returns: errno", True),
+    ],
+)
+def test_programs_return_no_error_numbers_unless_asked(config: Load, rest: str, errno: bool) -> None:
+    [attach] = attached(config, rest)
+    assert attach.returns
+    assert attach.returns.errno == errno
+
+
+@pytest.mark.parametrize(
     ("rest", "name"),
     [
         ("attach: 'kretprobe:f'", "long"),

@@ -1,12 +1,14 @@
 """trace.objects: one JSON object per event, for any bytes in it, each with its own stack."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import Batch, Layout, Record
@@ -17,6 +19,7 @@ from kprobe_exporter.trace.objects import Objects, json_value
 
 ENTRY = Layout(0, "mine", "mine", "entry", "vfs_read", args=(Arg("name", "str"), Arg("comm", "str")))
 RETURNED = Arg("duration", "int"), Arg("return", "int"), Arg("comm", "str")
+PROGRAMS = return_type("int")._replace(errno=False)
 JOINED = Layout(1, "mine", "mine", "joined", "vfs_read", args=RETURNED)
 
 
@@ -61,6 +64,15 @@ def test_a_call() -> None:
     assert found["caller"] == "ksys_read"
     assert (found["duration_ns"], found["return"], found["error"]) == (1500, -9, "EBADF")
     assert found["args"] == {}
+
+
+def test_a_programs_error_is_a_number() -> None:
+    written: list[bytes] = []
+    objects = Objects(written.append, stacks=False)
+    objects.add("mine", replace(JOINED, returns=PROGRAMS), "ucall", "ucall:/bin/sh:f")
+    objects.consume(Batch([(1, 5, 3, 11, 10, b"main", 1500, -9, b"cat")]))
+    objects.finish()
+    assert json.loads(written[0])["error"] == "-9"
 
 
 @given(st.binary())

@@ -59,6 +59,11 @@ def span_attributes(built: Builder, record: Record, **more: Any) -> dict[str, An
     return attributes_of(decoded(built.span(Emission(record, 5, 6, **more))).attributes)
 
 
+def test_a_programs_error_is_a_number() -> None:
+    made = builder(replace(CALL, returns=INT._replace(errno=False)), "ucall")
+    assert span_attributes(made, call(-3))["error.type"] == "-3"
+
+
 class TestSpan:
     def test_all_of_it(self) -> None:
         emission = Emission(call(), 1 << 100, 77, 66, (b"a+0x1/0x2", b"b"), {"k8s.pod.name": "pod"})
