@@ -11,6 +11,7 @@ from kprobe_exporter.agent.replaced_files import moved
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.config.values import Config, Probe, Settings
 from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import decoders
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import ProbePlan, narrowed, plan_probe, wants_symbols
@@ -139,5 +140,10 @@ class Installer:
         probe.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if probe.attached is None:
             probe.fail(probe.reason, unexpected=REPLACED in probe.reason)
-        elif self._event_source.geometry is None and probe.attached.spec.plan == "events":
+            return
+        for target in {part.spec.target for part in probe.attached.parts}:
+            if why := self._resolver.never_fires(parse_target(target)):
+                log.warning("the probe '%s': %s", probe.name, why)
+                probe.reason = f"{probe.reason} {target}: {why}.".lstrip()
+        if self._event_source.geometry is None and probe.attached.spec.plan == "events":
             warn_of_strings(probe.attached)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kprobe_exporter.errors import ProbeRefused, sentence
 from kprobe_exporter.grammar.lexis import SYMBOL, closest, misspelt
 from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target
-from kprobe_exporter.symbols.functions import Functions, similar, singles, system_calls
+from kprobe_exporter.symbols.functions import SILENT, Functions, similar, singles, system_calls
 from kprobe_exporter.symbols.lists import (
     TEXT,
     WRAPPERS,
@@ -27,7 +27,7 @@ from kprobe_exporter.symbols.lists import (
 from kprobe_exporter.symbols.successors import successors
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
 from kprobe_exporter.tracefs.kernel_files import KernelFiles
-from kprobe_exporter.tracefs.refusal import NotUnique
+from kprobe_exporter.tracefs.refusal import NotBuilt, NotUnique
 
 FPROBES = frozenset({Kind.FENTRY, Kind.FEXIT})
 FUNCTIONS = frozenset({Kind.KPROBE, Kind.KRETPROBE, Kind.CALL}) | FPROBES
@@ -142,6 +142,8 @@ class Resolver:
 
         If they tell nothing, it is the kernel's own reason.
         """
+        if isinstance(error, NotBuilt):
+            return str(error)
         if (function := self._of_system_call(target)) is not None:
             target = replace(target, symbol=function)
         if isinstance(error, NotUnique):
@@ -153,6 +155,12 @@ class Resolver:
         if answer.can is not False:
             return str(error)
         return sentence(answer.why)
+
+    def never_fires(self, target: Target) -> str:
+        """Return a clause, as ``check --live`` does: why a probe of a function never fires; "" if it may."""
+        if target.kind not in FUNCTIONS or target.symbol not in SILENT:
+            return ""
+        return Functions(self._lists, [target.symbol]).answer(target.module, target.symbol, 0).why
 
     @cached_property
     def places(self) -> dict[str, list[str]] | None:

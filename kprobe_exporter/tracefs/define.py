@@ -11,7 +11,7 @@ from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, parse_definitions
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import PROFILED, Counts, profile_counts
-from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, REPLACED, refused, why
+from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, REPLACED, NotBuilt, refused, why
 from kprobe_exporter.util.file_access import NotRegularError
 
 NAMES_TRIED = 1000
@@ -38,7 +38,7 @@ def define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> DefinedEvent
     """
     assert spec.file is not None
     if not instance.files.exists(spec.file):
-        raise ProbeRefused(not_built(spec.file))
+        raise NotBuilt(not_built(spec.file))
     if (again := _take_up(instance, spec)) is not None:
         return again
     path, given = _paths(instance, spec)

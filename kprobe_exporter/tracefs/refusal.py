@@ -50,6 +50,10 @@ class NotUnique(ProbeRefused):
     """Several functions have the name: ``Resolver.explain`` says how to name each of them alone."""
 
 
+class NotBuilt(ProbeRefused):
+    """The kernel was built without probes of this kind, and so refuses every function."""
+
+
 def refused(error: OSError, reason: str) -> ProbeRefused:
     """Return the exception for a refused definition; ``reason`` is the clause from ``why``."""
     several = error.errno == errno.EADDRNOTAVAIL or NON_UNIQUE in reason

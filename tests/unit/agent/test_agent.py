@@ -87,6 +87,22 @@ def test_the_numbers_of_a_changed_probe_go_on(machine: Machine, changed: str, bo
     assert len(machine.enabled()) == 2
 
 
+def test_a_probe_that_never_fires_is_said_to(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.files.functions.add("do_sys_open")
+    lists = b"do_sys_open\ndo_sys_openat2\n"
+    read = machine.files.read
+    monkeypatch.setattr(
+        machine.files, "read", lambda path: lists if path == "available_filter_functions" else read(path)
+    )
+    machine.start("{name: silent, attach: 'kprobe:do_sys_open'}")
+    why = "it will never fire: open(2) does not go through it, name do_sys_openat2"
+    assert f"the probe 'silent': {why}" in caplog.text
+    [probe] = machine.agent.snapshot().probes
+    assert (probe.state, probe.reason) == ("up", f"kprobe:do_sys_open: {why}.")
+
+
 def test_events_that_were_unread_are_counted_by_what_they_were_of(machine: Machine) -> None:
     """Without a scrape before the reload, unread events and counts still belong to the old metrics."""
     machine.start(OPEN, READ)

@@ -29,7 +29,7 @@ from kprobe_exporter.symbols.resolve import (
 from kprobe_exporter.tracefs.features import FPROBE_SYNTAX, no_fprobes
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.kernel_files import running_kernel
-from kprobe_exporter.tracefs.refusal import NON_UNIQUE, NotUnique, refused
+from kprobe_exporter.tracefs.refusal import NON_UNIQUE, NotBuilt, NotUnique, refused
 from tests.support.function_lists import SYMBOLS, TRACEABLE, lists_of
 from tests.unit.tracefs.conftest import Table
 
@@ -336,6 +336,11 @@ def test_a_refusal_for_a_name_of_several_is_explained(code: int, reason: str, se
     assert isinstance(error, NotUnique) == several
     told = resolver().explain(parse_target("kprobe:twice"), error)
     assert told == f"{reason}; name one of them: kprobe:_text+80, kprobe:_text+96."
+
+
+def test_a_kernel_without_kprobes_is_the_reason_for_every_function() -> None:
+    said = "this kernel was built without CONFIG_KPROBE_EVENTS (no kprobe_events)."
+    assert resolver().explain(parse_target("kprobe:vfs_raed"), NotBuilt(said)) == said
 
 
 @pytest.mark.parametrize(
