@@ -21,13 +21,17 @@ release-packages := $(image-packages) $(root-packages) lintian rpm rpmlint
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist packages image release dist-test hooks clean .venv
+.PHONY: help run port test check vmtest demo bench fuzz soak differential shell fixtures dist packages image release dist-test hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config FILE")
+run: port .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config FILE")
 	$(bin)/kprobe-exporter run $(ARGS)
+
+# Building takes minutes, after which a port in use would be bad news.
+port:
+	@$(PYTHON) scripts/port-is-free $(ARGS)
 
 test: .venv/test.stamp ## the suites of this machine, and the kernel suite in a VM per kernel (DRAW=all, ARGS="--suite deploy")
 	@scripts/debian-packages $(suite-packages) $(arm-packages) $(image-packages) $(root-packages) chromium chromium-driver openssl

@@ -128,10 +128,16 @@ def run(
 def heed_signals(stop: Shutdown) -> None:
     """Have the first SIGTERM or SIGINT request an orderly stop, the second a quick one, and SIGHUP a reload.
 
-    The handlers only set a flag, so that they interrupt no step of a start halfway. One signal may
-    interrupt the handler of another.
+    The handlers only set a flag and say so, so that they interrupt no step of a start halfway. One signal
+    may interrupt the handler of another.
     """
+
+    def request_stop(*_: object) -> None:
+        if not stop.is_set():
+            logs.write_now(log, "stopping")
+        stop.signal()
+
     signal.set_wakeup_fd(stop.wake_up_fd, warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, lambda *_: stop.signal())
-    signal.signal(signal.SIGINT, lambda *_: stop.signal())
+    signal.signal(signal.SIGTERM, request_stop)
+    signal.signal(signal.SIGINT, request_stop)
     signal.signal(signal.SIGHUP, lambda *_: stop.ask_reload())

@@ -154,6 +154,17 @@ def set_up(level: str, form: str) -> None:
     log.setLevel(level.upper())
 
 
+def write_now(logger: logging.Logger, message: str) -> None:
+    """Log at the level INFO from a signal's handler: without a lock, which the interrupted code may hold."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    record = logger.makeRecord(logger.name, logging.INFO, "", 0, message, (), None)
+    for handler in logging.getLogger("kprobe_exporter").handlers:
+        if isinstance(handler, Handler):
+            with suppress(OSError):
+                os.write(handler.stream.fileno(), f"{handler.format(record)}\n".encode())
+
+
 def sum_up() -> None:
     """Write the summaries of repeated messages now, so that the next message is the last one."""
     for handler in logging.getLogger("kprobe_exporter").handlers:
