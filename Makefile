@@ -21,7 +21,7 @@ release-packages := $(image-packages) $(root-packages) lintian rpm rpmlint
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run port test check vmtest demo bench fuzz soak differential shell fixtures dist packages image release dist-test hooks clean .venv
+.PHONY: help run port test check vmtest demo bench fuzz soak differential shell fixtures dist deb packages image release dist-test hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,9 @@ fixtures: .venv/test.stamp ## capture tests/fixtures again, from the kernels the
 
 dist: ## the sdist and the wheels for x86-64 and aarch64, into dist/ (OUTPUT=DIRECTORY)
 	@$(PYTHON) -m release $(OUTPUT:%=--output %) wheels
+
+deb: ## the Debian package for this machine's processor alone, without rpm and lintian (OUTPUT=DIRECTORY)
+	@$(PYTHON) -m release $(OUTPUT:%=--output %) deb
 
 packages: ## as dist, and from the wheels the Debian and the RPM packages for both processors (OUTPUT=DIRECTORY)
 	@scripts/debian-packages lintian rpm rpmlint

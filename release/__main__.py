@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from release import deb, images, payload, rpm, version, wheels
-from release.targets import ROOT, TARGETS, ReleaseError
+from release.targets import ROOT, TARGETS, ReleaseError, own_target
 
 SUMMARIES = {
     "wheels": "the sdist and the wheels",
+    "deb": "the sdist, and this processor's wheel and Debian package, which lintian does not judge",
     "packages": "the sdist, the wheels, and the Debian and RPM packages",
     "image": "the sdist, the wheels, and the image for both processors, as an OCI archive",
     "release": "all of a version, with SBOM and checksums, and its tag; nothing is published",
@@ -21,6 +22,11 @@ SUMS = "SHA256SUMS"
 
 def build(command: str, into: Path, base: str = "") -> list[Path]:
     """Build what a command names, an image over ``base`` or else the Dockerfile's; return the files."""
+    if command == "deb":
+        target = own_target()
+        source, wheel = wheels.build(into, [target])
+        with payload.staged(target, wheel) as staged:
+            return [source, wheel, deb.build(staged, into)]
     files = wheels.build(into)
     built = files[1:]
     if command in ("packages", "release"):

@@ -1,5 +1,6 @@
 """The processors that are released for, each with its name in every format."""
 
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,14 @@ class Target:
 AMD64 = Target("x86_64", "amd64", "x86_64-linux-gnu.2.17")
 ARM64 = Target("aarch64", "arm64", "aarch64-linux-gnu.2.17")
 TARGETS = (AMD64, ARM64)
+
+
+def own_target() -> Target:
+    """Return the target that is this machine's processor. Raises ReleaseError."""
+    machine = platform.machine()
+    if found := next((target for target in TARGETS if target.machine == machine), None):
+        return found
+    raise ReleaseError(f"no package is made for {machine}")
 
 
 class ReleaseError(Exception):

@@ -14,7 +14,7 @@ from elftools.elf.elffile import ELFFile
 from kprobe_exporter import __version__
 from release import payload
 from release.dependencies import LOCK
-from release.targets import AMD64, ARM64, ROOT, TARGETS, ReleaseError, Target
+from release.targets import AMD64, ARM64, ROOT, TARGETS, ReleaseError, Target, own_target
 from tests.conftest import needs_tracefs
 from tests.release.packages import CONFIG, MINE, OWN_CONFIG, PLACES, SCRAPE, Packages, instance
 from tests.support import debian_root
@@ -68,6 +68,17 @@ def test_the_packages_for_every_python_please_their_judges(tmp_path: Path, comma
     expected = {f"kprobe-exporter_{__version__}_{target.debian}.deb" for target in TARGETS}
     expected |= {f"kprobe-exporter-{__version__}-1.{target.machine}.rpm" for target in TARGETS}
     assert {file.name for file in tmp_path.iterdir() if file.suffix in (".deb", ".rpm")} == expected
+
+
+@reads(command="make deb")
+def test_one_package_for_this_machine(tmp_path: Path, command: str) -> None:
+    """Neither rpm nor lintian nor another processor's wheels are needed for it."""
+    variables = [f"OUTPUT={tmp_path}", f"PYTHON={sys.executable}"]
+    subprocess.run([*shlex.split(command), *variables], cwd=ROOT, stdin=subprocess.DEVNULL, check=True)
+    [package] = tmp_path.glob("*.deb")
+    assert package.name == f"kprobe-exporter_{__version__}_{own_target().debian}.deb"
+    assert len([*tmp_path.glob("*.whl")]) == 1
+    assert [*tmp_path.glob("*.rpm")] == []
 
 
 def test_a_package_has_the_modules_of_its_processor(

@@ -16,7 +16,7 @@ from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually, patience
 from tests.support.samples import samples
 
-SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
+SERVING = re.compile(r"serving metrics at (https?://\S+?)/metrics")
 
 DRAIN_TIME, POLL_TIME = agent_module.DRAIN_TIME, agent_module.POLL_TIME
 LAST_TIME = probe_set_module.LAST_TIME
