@@ -4,7 +4,6 @@ import os
 import re
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 
 import click
 from click.shell_completion import (
@@ -65,11 +64,11 @@ complete -F %(complete_func)s %(prog_name)s
 def complete_places(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Complete functions and tracepoints as ``list`` shows them; a user who may not read them gets none."""
     from kprobe_exporter.symbols.listing.kernel import KernelPlaces  # noqa: PLC0415 - needed only here
-    from kprobe_exporter.tracefs.mount import find  # noqa: PLC0415
+    from kprobe_exporter.tracefs.mount import find, mountinfo  # noqa: PLC0415
 
     with suppress(OSError, KprobeExporterError):
         asked = ctx.params.get("tracefs")
-        mount = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+        mount = find(mountinfo())
         path = asked or (mount and mount.path)
         if path:
             names = set(islice(KernelPlaces(path).starting(incomplete), MOST_PLACES + 1))

@@ -25,7 +25,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs, Trace
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.leftovers import remove_dead_traces
-from kprobe_exporter.tracefs.mount import USUAL, find, mounted
+from kprobe_exporter.tracefs.mount import USUAL, find, mounted, mountinfo
 from kprobe_exporter.tracefs.ownership import contents, is_live, refusal
 
 SHOWN = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "no": ("no", "red"), "unknown": ("?", "cyan")}
@@ -91,7 +91,7 @@ def _save(path: Path, tracefs: Path | None) -> None:
 
 def examine(tracefs: Path | None, root: Path) -> list[Check]:
     """Return all checks in display order, with those of a tracefs if one is or can be mounted."""
-    before = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    before = find(mountinfo())
     place = tracefs or (before.path if before else USUAL)
     kernel = Check("kernel", "ok", f"{platform.release()} {platform.machine()}")
     checks = [kernel, _user(os.geteuid()), _page_parser(PAGE_PARSER), *kernel_checks(root)]

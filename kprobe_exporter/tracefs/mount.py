@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 USUAL = Path("/sys/kernel/tracing")
 """The empty directory that the kernel makes for tracefs since 4.1 (fs/tracefs/inode.c)."""
 
+MOUNTINFO = Path("/proc/self/mountinfo")
+
 DEBUGFS = Path("/sys/kernel/debug/tracing")
 """The kernel mounts tracefs here by itself when a process accesses the path (kernel/trace/trace.c)."""
 
@@ -66,9 +68,9 @@ def mounted(asked: Path | None = None) -> Iterator[Path]:
         _look(asked)
         yield asked
         return
-    found = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    found = find(mountinfo())
     if found is None and (DEBUGFS / "instances").is_dir():
-        found = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+        found = find(mountinfo())
     if found is not None:
         if found.read_only:
             raise TracefsError(
@@ -80,6 +82,16 @@ def mounted(asked: Path | None = None) -> Iterator[Path]:
         return
     with _mounted_here(USUAL):
         yield USUAL
+
+
+def mountinfo() -> str:
+    """Return the mounts of this process. Raises NotMounted without /proc, as in a chroot."""
+    try:
+        return MOUNTINFO.read_text(errors="surrogateescape")
+    except OSError as error:
+        raise NotMounted(
+            f"{MOUNTINFO} cannot be read ({error.strerror}): mount /proc with 'mount -t proc proc /proc'."
+        ) from None
 
 
 def _look(root: Path) -> None:

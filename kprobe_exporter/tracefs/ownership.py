@@ -5,8 +5,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from kprobe_exporter.errors import InstanceBusy, TracefsError
+from kprobe_exporter.errors import InstanceBusy, NotMounted, TracefsError
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.refusal import cannot_make
@@ -29,6 +30,9 @@ can have its own instance there, because configured names have no dot."""
 INSTANCES = "instances"
 """The directory that a process locks while it makes or removes an instance and its marker."""
 
+OWN_FILES = Path("/proc/self/fd")
+"""The directory through which the kernel finds a file in memory."""
+
 ATTEMPTS, PAUSE = 100, 0.02
 """How often the lock is tried, and the seconds between two tries. A process that holds the lock and hangs
 delays the caller by 2 s at most."""
@@ -44,12 +48,16 @@ def mark(files: Tracefs, group: str) -> None:
         if files.exists("uprobe_events"):
             memory = _empty_file()
             try:
-                files.write("uprobe_events", f"p:{group}/{MARKER} /proc/self/fd/{memory}:0x0\n")
+                files.write("uprobe_events", f"p:{group}/{MARKER} {OWN_FILES}/{memory}:0x0\n")
             finally:
                 os.close(memory)
         elif files.exists("kprobe_events"):
             files.write("kprobe_events", f"p:{group}/{MARKER} {NEVER_CALLED}\n")
     except OSError as error:
+        if error.errno == errno.ENOENT and not OWN_FILES.exists():
+            raise NotMounted(
+                f"{OWN_FILES} is not there: mount /proc with 'mount -t proc proc /proc'."
+            ) from None
         raise TracefsError(cannot_make(f"the marker {group}/{MARKER}", error)) from None
 
 

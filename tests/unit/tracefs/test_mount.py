@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.tracefs.mount import DEBUGFS, USUAL, Mount, find, parse_mountinfo
+from kprobe_exporter.errors import NotMounted
+from kprobe_exporter.tracefs.mount import DEBUGFS, USUAL, Mount, find, mounted, parse_mountinfo
 
 PROC = "22 27 0:20 / /proc rw,nosuid shared:12 - proc proc rw"
 
@@ -75,3 +76,10 @@ def test_the_one_to_use(lines: list[str], path: Path) -> None:
 @pytest.mark.parametrize("text", ["", PROC, mountinfo(str(USUAL), root="/instances/a")])
 def test_none_to_use(text: str) -> None:
     assert find(text) is None
+
+
+def test_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a chroot in which dpkg removes the package."""
+    monkeypatch.setattr("kprobe_exporter.tracefs.mount.MOUNTINFO", tmp_path / "mountinfo")
+    with pytest.raises(NotMounted, match=r"mountinfo cannot be read .*: mount /proc with"), mounted():
+        pass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.errors import InstanceBusy, TracefsError
+from kprobe_exporter.errors import InstanceBusy, NotMounted, TracefsError
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.ownership import MARKER, contents, is_marked, mark
@@ -150,3 +150,15 @@ def test_an_instance_that_cannot_be_made_leaves_no_marker(
     with pytest.raises(TracefsError, match="no memory for its ring buffer"):
         Instance.acquire(fake, NAME)
     assert lines(fake) == []
+
+
+def test_without_proc_nothing_can_be_marked(
+    fake: FakeTracefs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, text: str) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    monkeypatch.setattr(fake, "write", refuse)
+    monkeypatch.setattr("kprobe_exporter.tracefs.ownership.OWN_FILES", tmp_path / "fd")
+    with pytest.raises(NotMounted, match="fd is not there: mount /proc with 'mount -t proc proc /proc'"):
+        mark(fake, NAME)
