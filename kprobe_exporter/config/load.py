@@ -58,8 +58,8 @@ class _Loading:
         """Load and check the files. Raises ConfigError."""
         files = list(self._files(paths))
         with_otlp = [file for file in files if "otlp" in _whole(file)]
-        # A file that could not be read may be the one with `otlp`.
-        self.has_otlp = bool(self.problems or with_otlp)
+        # A file that could not be read as a whole may be the one with `otlp`.
+        self.has_otlp = bool(self.problems or with_otlp or any(file.source.readable for file in files))
         for file in files:
             self._check_shape(file)
         settings = self._settings(files)
@@ -102,7 +102,7 @@ class _Loading:
                 self.problems += error.problems
 
     def _check_shape(self, file: Report) -> None:
-        self.problems += file.source.duplicates
+        self.problems += file.source.readable
         try:
             Document.model_validate(file.source.data, context=self.context)
         except ValidationError as error:
@@ -143,7 +143,10 @@ class _Loading:
         for report, written in _written_probes(files):
             # Problems in metrics, export and unknown keys must hide no others, so these are left out.
             known = {key: written[key] for key in written if key in ProbeModel.model_fields}
-            if model := self._valid(ProbeModel, known | {"metrics": [], "export": None}):
+            bare = known | {"metrics": [], "export": None}
+            model = self._valid(ProbeModel, bare)
+            # Nor must others: without them a probe has the same fields.
+            if model := model or self._valid(ProbeModel, _of_fields(bare)):
                 yield self._probe(model, known, names, report)
 
     def _probe(
@@ -228,6 +231,20 @@ def _written_probes(files: Iterable[Report]) -> Iterator[tuple[Report, dict[obje
         for index, probe in enumerate(found if isinstance(found, list) else []):
             if isinstance(probe, dict):
                 yield file.below(("probes", index)), probe
+
+
+def _of_fields(probe: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys of a probe on which its fields depend, with a key for each pair that lacks it."""
+    attach = probe.get("attach")
+    made = [_with_key(one) for one in attach] if isinstance(attach, list) else _with_key(attach)
+    kept = {key: probe[key] for key in ("name", "definition", "fetch", "let", "returns") if key in probe}
+    return kept | ({"attach": made} if "attach" in probe else {})
+
+
+def _with_key(attach: object) -> object:
+    if isinstance(attach, dict) and isinstance(pair := attach.get("pair"), dict):
+        return attach | {"pair": {"key": "tid"} | pair}
+    return attach
 
 
 def _check_probe_names(files: Iterable[Report]) -> None:

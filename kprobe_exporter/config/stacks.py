@@ -11,11 +11,16 @@ from kprobe_exporter.grammar.formula import COMPUTED
 NOT_WEIGHTS = BUILT_IN - {"return", "duration"}
 """Fields that every event has, and whose sum says nothing."""
 
+NO_STACK = "the kernel has no stack behind a program's code: stacks: {user: true} counts the program's"
+
 
 def stacks_of(probe: ProbeModel, alternatives: Alternatives, report: Report) -> Stacks | None:
     """Return how the stacks of a probe are counted, None if they are not. Problems go to ``report``."""
     if probe.stacks is None:
         return None
+    in_programs = (any(one.target.kind.in_file for one in each.attach.single) for each in alternatives)
+    if not probe.stacks.user and alternatives and all(in_programs):
+        report(("stacks",), NO_STACK, at_key=True)
     weigh = probe.stacks.weigh
     if weigh is not None and (why := _no_weight(weigh, alternatives)):
         report(("stacks", "weigh"), why)

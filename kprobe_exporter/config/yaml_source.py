@@ -57,19 +57,20 @@ class Position(NamedTuple):
 class YamlSource:
     """One parsed file: ``data`` holds the values, and the methods give each value's position in the text.
 
-    ``duplicates`` are the problems that leave the rest readable: keys that occur twice.
+    ``readable`` are the problems that leave the rest readable: keys that occur twice, and a syntax error,
+    before which the probes are read.
     """
 
     def __init__(self, file: str, content: bytes) -> None:
         """Parse the content. Raises ConfigError unless it is a single, plain YAML document."""
         self.file = file
-        self.duplicates: list[Problem] = []
+        self.readable: list[Problem] = []
         self._refused: list[Problem] = []
         self._values: dict[Path, Position] = {}
         self._keys: dict[Path, Position] = {}
         self.data = self._document(self._decode(content))
         if self._refused:
-            raise ConfigError(self._refused + self.duplicates)
+            raise ConfigError(self._refused + self.readable)
 
     def resolve(self, loc: Path) -> Path:
         """Return the steps of a validator's location that are in the text, without its unions' branches."""
@@ -105,7 +106,7 @@ class YamlSource:
         return Problem(self.file, place.line + 1, place.column + 1, path_text(path), message)
 
     def _fatal(self, place: Position, message: str, path: Path = ()) -> ConfigError:
-        return ConfigError([*self._refused, *self.duplicates, self._problem(place, path, message)])
+        return ConfigError([*self._refused, *self.readable, self._problem(place, path, message)])
 
     def _decode(self, content: bytes) -> str:
         try:
@@ -131,7 +132,7 @@ class YamlSource:
             end = _end_of(text[: error.position])
             raise self._fatal(end, f"{what}: is it binary, or damaged?") from None
         except yaml.MarkedYAMLError as error:
-            raise self._fatal(_place(error.problem_mark), _syntax(error)) from None
+            data = self._before(text, self._fatal(_place(error.problem_mark), _syntax(error)))
         except (ValueError, OverflowError):
             # chr() or int() refused an escape or a version, an error that PyYAML does not handle.
             sentence = r"not valid YAML: a \U escape or a directive holds too large a number"
@@ -145,6 +146,19 @@ class YamlSource:
                 sentence = f"more than {MAX_EVENTS:,} keys and values: split the file into several"
                 raise self._fatal(_place(event.start_mark), sentence)
             yield event
+
+    def _before(self, text: str, failed: ConfigError) -> Any:
+        """Return the values before the probe in which the parser ``failed``. Raises that without any."""
+        probes = [place.line for path, place in self._values.items() if path[:-1] == ("probes",)]
+        if len(probes) < 2:
+            raise failed
+        try:
+            before = YamlSource(self.file, "\n".join(text.split("\n")[: probes[-1]]).encode())
+        except ConfigError:
+            raise failed from None
+        self._values, self._keys = before._values, before._keys
+        self.readable = [*failed.problems, *before.readable]
+        return before.data
 
     def _value(self, event: yaml.Event, events: Iterator[yaml.Event], path: Path) -> Any:
         """Return the value that starts with this event. MAX_DEPTH bounds the recursion."""
@@ -195,7 +209,7 @@ class YamlSource:
                 self._refuse(place, "a key is missing before the colon", path)
             if key in pairs:
                 sentence = f"this key is there already, in line {self._keys[here].line + 1}: keep one"
-                self.duplicates.append(self._problem(place, here, sentence))
+                self.readable.append(self._problem(place, here, sentence))
                 # The first value counts, and the positions in the second must not replace its own.
                 self._skip(next(events), events)
                 continue

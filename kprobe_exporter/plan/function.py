@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from kprobe_exporter.config.stacks import NO_STACK
 from kprobe_exporter.config.values import Attach, Probe, Reading
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import FetchSite
@@ -22,8 +23,6 @@ UNCOUNTED = "this kernel counts an fprobe in no other way"
 CALLERS = {"EM_X86_64": ("+0($stack):u64", "%ip:u64"), "EM_AARCH64": ("%x30:u64", "%pc:u64")}
 """By the processor, as elf.h names it: what to fetch at the entry and at the return. The kernel's names of
 registers are in arch/*/kernel/ptrace.c."""
-
-NO_STACK = "the kernel has no stack behind a program's code: stacks: {user: true} counts the program's"
 
 
 def function_spec(

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kprobe_exporter.config.stacks import NO_STACK
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.elf import UsdtProbe, UsdtSite
 from kprobe_exporter.errors import GrammarError
@@ -11,7 +12,7 @@ from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.usdt_argument import UsdtArgument, parse_usdt_arguments
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
-from kprobe_exporter.plan.function import NO_STACK, defined, in_file, without_kernel_stack
+from kprobe_exporter.plan.function import defined, in_file, without_kernel_stack
 from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.typed import ARGUMENT
 

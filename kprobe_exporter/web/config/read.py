@@ -74,7 +74,7 @@ def read_web_config(path: FilePath) -> Outcome:
         return Outcome(None, (path,), (Problem(str(path), 1, 1, "(file)", str(error)),), unread=True)
     except ConfigError as error:
         return Outcome(None, (path,), error.problems)
-    problems = list(source.duplicates)
+    problems = list(source.readable)
     section = partial(Section, source, problems)
     section((), (TLS, HTTP, USERS, RATE))  # refuses other sections
     tls, http = TlsSection(source, problems, path.parent), section((HTTP,), ("http2", "headers"))

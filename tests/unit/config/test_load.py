@@ -236,3 +236,48 @@ DOCUMENTS = st.recursive(SCALARS, nested, max_leaves=12) | st.fixed_dictionaries
 @given(DOCUMENTS)
 def test_any_values(scratch: Path, document: Any) -> None:
     loads_or_refuses(scratch, json.dumps(document).encode())
+
+
+BROKEN = """probes:
+- {name: whole, attach: 'kprobe:f', metrics: [{counter: whole_total, labels: [nope]}], export: log}
+- name: broken
+  attach: 'kprobe:f' metrics: []
+- {name: behind, attach: 'kprobe:f'}
+"""
+
+
+def test_a_syntax_error_hides_no_mistake_before_its_probe(problems: Problems) -> None:
+    label, syntax = problems(BROKEN)
+    assert label.startswith("2:79: probes[0].metrics[0].labels[0]: there is no field 'nope'")
+    assert syntax.startswith("4:22: (file): not valid YAML, expected <block end>")
+
+
+@pytest.mark.parametrize(
+    ("rest", "first"),
+    [
+        ("attach: {pair: {from: 'kprobe:f', to: 'kprobe:g'}}", "attach.pair.key: the key 'key' is missing"),
+        ("attach: 'kprobe:f', filter: 'x >'", "filter: a number or a string in quotes must be here"),
+        ("attach: 'kprobe:f', limit: 3", "limit: a limit is {cpu: SHARE}"),
+    ],
+)
+def test_a_mistake_in_a_probe_hides_none_in_its_metrics(problems: Problems, rest: str, first: str) -> None:
+    found = problems(f"probes: [{{name: p, {rest}, metrics: [{{counter: a_total, labels: [nope]}}]}}]")
+    assert len(found) == 2
+    assert first in found[0]
+    assert "there is no field 'nope'" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("rest", "refused"),
+    [
+        ("attach: 'uprobe:/bin/bash:main', stacks: {}", True),
+        ("attach: 'ucall:/bin/bash:main', stacks: {}", True),
+        ("attach: 'uprobe:/bin/bash:main', stacks: {user: true}", False),
+        ("attach: ['uprobe:/bin/bash:main', 'kprobe:f'], stacks: {}", False),
+    ],
+)
+def test_stacks_of_a_program_are_the_programs(problems: Problems, rest: str, refused: bool) -> None:
+    found = problems(f"probes: [{{name: p, {rest}}}]")
+    assert ["stacks: the kernel has no stack behind a program's code" in one for one in found] == [
+        True
+    ] * refused

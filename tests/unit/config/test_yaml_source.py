@@ -108,7 +108,7 @@ def test_resolve_leaves_out_what_is_not_in_the_text() -> None:
 def test_the_first_of_a_duplicate_key_counts() -> None:
     source = YamlSource("f", b"a: 1\nb: 2\na: {x: [3]}\n'b': 4\n")
     assert source.data == {"a": 1, "b": 2}
-    assert [str(problem) for problem in source.duplicates] == [
+    assert [str(problem) for problem in source.readable] == [
         "f:3:1: a: this key is there already, in line 1: keep one",
         "f:4:1: b: this key is there already, in line 2: keep one",
     ]
