@@ -76,7 +76,7 @@ class Workers:
         self._unsent = Unsent()
 
     def endpoint(
-        self, call: Callable[[], str | None], done: str, status: HTTPStatus
+        self, call: Callable[[], str | None], done: str | Callable[[], str], status: HTTPStatus
     ) -> Callable[[Request], Awaitable[Response]]:
         """Return what answers with ``done``, or with ``status`` and the reason that ``call`` returns.
 
@@ -85,7 +85,9 @@ class Workers:
 
         async def answer(request: Request) -> Response:
             reason = await self.run(request, call)
-            return line(done) if reason is None else line(reason, status)
+            if reason is not None:
+                return line(reason, status)
+            return line(done if isinstance(done, str) else await self.run(request, done))
 
         async def endpoint(request: Request) -> Response:
             return await guarded(request, answer(request))

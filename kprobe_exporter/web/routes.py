@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from kprobe_exporter.errors import UsageError
+from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.export.prometheus import Exposition, negotiated
-from kprobe_exporter.model.snapshot import Snapshot
+from kprobe_exporter.model.snapshot import Snapshot, summary
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.web.access import Access, WebSettings
 from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
@@ -105,11 +105,21 @@ def create_app(
     async def healthy(_: Request) -> Response:
         return line("healthy")
 
+    def reloaded() -> str:
+        """Return the answer to a reload: also which probes are not up, and why."""
+        probes = snapshot().probes
+        failed = [probe for probe in probes if probe.state in ("down", "tripped")]
+        if not failed:
+            return "reloaded"
+        states = summary((probe.name, probe.state) for probe in probes)
+        lines = [f"reloaded; {states}", *(f"{probe.name}: {probe.reason}" for probe in failed)]
+        return "\n".join(map(one_line, lines))
+
     readiness = Workers(1, "ready").endpoint(ready, "ready", HTTPStatus.SERVICE_UNAVAILABLE)
 
     # A request that waits for the one thread occupies none. The reload under way does not satisfy it, because
     # files may have changed since they were read.
-    reloader = reload and Workers(1, "reload").endpoint(reload, "reloaded", HTTPStatus.INTERNAL_SERVER_ERROR)
+    reloader = reload and Workers(1, "reload").endpoint(reload, reloaded, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def reloading(request: Request) -> Response:
         if reloader is None:

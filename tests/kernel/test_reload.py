@@ -50,10 +50,11 @@ class Reloaded:
     agent: AgentProcess
     path: Path
 
-    def apply(self, *probes: str, settings: str = "") -> None:
-        """Reload with these probes, and assert that the agent answers with success."""
+    def apply(self, *probes: str, settings: str = "") -> str:
+        """Reload with these probes, and assert that the agent answers with success. Return the answer."""
         status, answer = self.post(self.text(*probes, settings=settings))
-        assert (status, answer) == (200, "reloaded\n"), self.agent.output()
+        assert (status, answer[:8]) == (200, "reloaded"), self.agent.output()
+        return answer
 
     @staticmethod
     def text(*probes: str, settings: str = "") -> str:
@@ -298,8 +299,11 @@ def test_what_is_refused_changes_nothing(reloaded: Callable[..., Reloaded], trac
     before = run.agent.scrape().value("kprobe_exporter_events_total", probe="enters")
     os.getppid()
     assert run.agent.scrape().value("kprobe_exporter_events_total", probe="enters") == before + 1
-    # A probe that the kernel refuses does not fail the reload.
-    run.apply(TRACEPOINT, '{name: not_there, attach: "kprobe:not_there_at_all"}')
+    # A probe that the kernel refuses does not fail the reload, and the answer names it.
+    answer = run.apply(TRACEPOINT, '{name: not_there, attach: "kprobe:not_there_at_all"}')
+    assert answer.startswith(
+        "reloaded; 1 of 2 probes are up; down: not_there\nnot_there: kprobe:not_there_at_all: "
+    )
     metrics = run.agent.scrape()
     assert metrics.value("kprobe_exporter_config_last_reload_successful") == 1
     assert [metrics.value("kprobe_up", probe=name) for name in ("enters", "not_there")] == [1, 0]

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import pytest
 
-from kprobe_exporter.errors import StartError
+from kprobe_exporter.errors import StartError, one_line
 from kprobe_exporter.model.snapshot import Snapshot
 from kprobe_exporter.web.routes import check_telemetry_path, create_app
 from tests.support.patience import patience
@@ -241,7 +241,11 @@ def test_headers_over_16_kib_are_refused(agent: Agent) -> None:
 
 def test_reload(agent: Agent) -> None:
     response, body = agent.ask("/-/reload", "POST")
-    assert (response.status, body, agent.reloads) == (200, b"reloaded\n", 1)
+    assert (response.status, agent.reloads) == (200, 1)
+    [probe] = [probe for probe in SNAPSHOT.probes if probe.state == "down"]
+    name = one_line(probe.name)
+    told = [f"reloaded; 1 of 2 probes are up; down: {name}", f"{name}: {one_line(probe.reason)}"]
+    assert body.decode().splitlines() == told
     assert all(name.startswith(("web_", "reload_")) for name in agent.threads)
 
 
