@@ -21,6 +21,7 @@ from kprobe_exporter.agent.container_probes import ContainerProbes
 from kprobe_exporter.agent.heat import HeatMaps
 from kprobe_exporter.agent.installer import UNEXPECTED, Installer
 from kprobe_exporter.agent.interference import Interference, replacements
+from kprobe_exporter.agent.losses import LossLog
 from kprobe_exporter.agent.overhead import Machine
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
@@ -100,6 +101,7 @@ class Agent:
         self._stacks = ProbeStacks(limits, self._programs)
         self._heat = HeatMaps()
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
+        self._losses = LossLog(self._supervisor.history.rates)
         self._machine = Machine()
         self._replaced_files = ReplacedFiles()
         containers = RunningContainers(nested=settings.nested_containers)
@@ -298,7 +300,9 @@ class Agent:
         read = self._probe_set.poller.refresh(POLL_TIME, fresh=anew, watching=True)
         # While probes change, the aggregator ignores the counts that are read.
         age = float("inf") if self._changing.locked() else self._probe_set.poller.age()
-        hits, probes = self._aggregator.hits(), self._probe_set.probes
+        ledger, probes = self._aggregator.ledger(), self._probe_set.probes
+        hits = ledger.hits
+        self._losses.look(time.monotonic(), ledger, probes)
         if age < float("inf") and (read or not anew):
             self._audit.look(self._aggregator.arrivals(), audited(probes))
         return Observation(hits, probes, self._config.settings.limit, age, self._machine)

@@ -329,7 +329,7 @@ class Aggregator:
         """Return a copy of all numbers at this moment."""
         with self._lock:
             self._expire()
-            hits, events, lost = self.ledger()
+            hits, events, lost, overflows = self.ledger()
             misses = {name: p.misses.total for name, p in self._probes.items() if p.kernel_misses}
             return Numbers(
                 families=(
@@ -340,7 +340,7 @@ class Aggregator:
                 misses=misses,
                 events=events,
                 lost=lost,
-                overflows={name: metric.series.overflowed for name, metric in self._metrics.items()},
+                overflows=overflows,
                 lost_of={
                     (name, reason): number
                     for name, probe in self._probes.items()
@@ -358,7 +358,8 @@ class Aggregator:
                 if attached.probe in events:
                     events[attached.probe] += attached.events
             lost = {reason: lost.total for reason, lost in self._lost.items()}
-            return Ledger(self.hits(), events, lost | self._lost_here)
+            overflows = {name: metric.series.overflowed for name, metric in self._metrics.items()}
+            return Ledger(self.hits(), events, lost | self._lost_here, overflows)
 
     def hits(self) -> dict[str, int]:
         """Return how often each probe has fired so far; probes whose hits are not counted are left out."""

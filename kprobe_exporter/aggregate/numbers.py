@@ -188,11 +188,12 @@ class ProbeNumbers:
 
 
 class Ledger(NamedTuple):
-    """Hits and delivered events by probe, and lost events by reason."""
+    """Hits and delivered events by probe, lost events by reason, overflowed events by metric."""
 
     hits: dict[str, int]
     events: dict[str, int]
     lost: dict[str, int]
+    overflows: dict[str, int]
 
 
 class Arrivals(NamedTuple):
