@@ -8,7 +8,6 @@ from kprobe_exporter.agent.overhead import cost
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.snapshot import HeatMap, ProbeStatus, ShownState
-from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import ProbePlan, Sample
 from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event, is_sampled
 
@@ -124,6 +123,7 @@ class ProbeState:
             help=(spec.help if spec else "") or self.plan.probe.help,
             rates=rates,
             lost=_lost(self.attached, numbers) if self.attached else None,
+            unpaired=int(numbers.lost_of.get((self.name, "unpaired"), 0)),
             sampling=self.sampling,
             optional=self.plan.probe.optional or self.plan.probe.within is not None,
             returns=returns is not None and returns.fetch is not None,
@@ -147,21 +147,19 @@ class ProbeState:
 
 
 def _lost(attached: Attached, numbers: Numbers) -> int | None:
-    """Return an upper bound of a probe's lost events; None if it is unknown, or the probe has no events.
+    """Return an upper bound of a probe's lost events; None if the probe has no events, or is sampled.
 
     All probes share the ring buffers, which do not say whose events they lost. If all lost none, this probe
-    lost none. Otherwise the bound is the number of its hits without an event, and at most the loss of all
-    probes. Those hits include the agent's own threads' and those whose events are unread.
+    lost none. Otherwise the bound is the loss of all probes, and at most the number of its hits without an
+    event, where each hit is one. Those hits include the agent's own threads' and those whose events are
+    unread. Events without a counterpart arrived, and so are not lost.
     """
     spec = attached.spec
     if spec.plan != "events" or is_sampled(attached):
         return None
-    reasons = LOSSES if isinstance(spec, ProbeSpec) else (*LOSSES, "unpaired")
-    lost = sum(numbers.lost.get(reason, 0) for reason in reasons)
-    if not lost:
-        return 0
+    lost = sum(numbers.lost.get(reason, 0) for reason in LOSSES)
     if not (each_hit_is_an_event(attached) and attached.counted_by_kernel and spec.probe in numbers.hits):
-        return None
+        return lost
     return min(lost, max(0, numbers.hits[spec.probe] - numbers.events.get(spec.probe, 0)))
 
 

@@ -121,6 +121,7 @@ class ProbeStatus:
 
     ``because`` says in one clause why this plan was chosen. ``rates`` are the last hits per second, oldest
     first. ``lost`` is an upper bound of its lost events, None if that is unknown or the probe has no events.
+    ``unpaired`` are its events without the other event of a call or a pair.
     ``sampling`` is the share of threads whose events are recorded, None if the probe is not critical.
     ``optional``: it may be ``absent``. ``metrics`` are those that it feeds, without the namespace.
     ``stacks``: they are counted. ``returns``: its return values are read. ``heat`` are its last minutes.
@@ -139,6 +140,7 @@ class ProbeStatus:
     help: str = ""
     rates: tuple[float, ...] = ()
     lost: int | None = None
+    unpaired: int = 0
     sampling: float | None = None
     optional: bool = False
     metrics: tuple[str, ...] = ()

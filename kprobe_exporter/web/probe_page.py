@@ -53,10 +53,18 @@ def _facts(snapshot: Snapshot, probe: ProbeStatus) -> str:
         ("Misses", count(probe.misses)),
         ("Events", count(probe.events)),
         ("Lost, at most", count(probe.lost)),
+        ("Unpaired", _unpaired(probe)),
         ("Cost", _cost(snapshot, probe)),
     )
     pairs = "".join(f"<dt>{name}</dt><dd>{value}</dd>\n" for name, value in rows if value)
     return f'<dl class="{escape(probe.state)}">\n{pairs}</dl>\n'
+
+
+def _unpaired(probe: ProbeStatus) -> str:
+    if not probe.unpaired:
+        return ""
+    why = "events without the other one of their call or pair, as at a start"
+    return f"{count(probe.unpaired)} {why}"
 
 
 def _stacks(probe: ProbeStatus) -> str:

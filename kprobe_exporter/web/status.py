@@ -7,6 +7,9 @@ from kprobe_exporter.model.snapshot import WANTED, ProbeStatus, Snapshot
 from kprobe_exporter.web.parts import NONE, breakable, count, document, rate, spark
 
 LOST = "kprobe_exporter_events_lost_total"
+UNPAIRED = "unpaired"
+"""The reason of a loss that belongs to normal operation."""
+
 AGE = "kprobe_exporter_kernel_read_age_seconds"
 BUILD = "kprobe_exporter_build_info"
 OLD = 10.0
@@ -25,7 +28,9 @@ _MEANING = {
 _NOTE = (
     "<b>Lost</b> A hit is no event where it is the agent's own, still on its way, kept out by a filter, or"
     " lost. The probes share the ring buffers, which do not say whose events they lost: ≤ is the most that a"
-    f" probe can have lost, {NONE} is where it makes no events, or where it is unknown."
+    f" probe can have lost, {NONE} is where it makes no events, or where it is unknown. An <b>unpaired</b>"
+    " event is one of a call or a pair without the other one. It is normal where a thread was in the call at"
+    " the start, or exits in it, and where a pair begins anew before it ends."
 )
 
 
@@ -51,8 +56,11 @@ def render_status(snapshot: Snapshot, telemetry_path: str) -> bytes:
 def _summary(snapshot: Snapshot, up: int, wanted: int) -> str:
     """Render the tiles: probes up, hits a second, events lost, and the age of the kernel's counts if old."""
     lost = {labels[0]: n for labels, n in _samples(snapshot, LOST).items() if n}
+    unpaired = lost.pop(UNPAIRED, 0)
     reasons = ", ".join(f"{reason} {count(n)}" for reason, n in lost.items())
     lost_text = f"events lost: {reasons}" if lost else "events lost"
+    if unpaired:
+        lost_text += f"; {count(unpaired)} {UNPAIRED}"
     tiles = [
         _tile(f"{up} of {wanted}", "probes up", "good" if up == wanted else "bad"),
         _tile(rate(sum(probe.rates[-1] for probe in snapshot.probes if probe.rates)), "hits a second"),
@@ -64,6 +72,10 @@ def _summary(snapshot: Snapshot, up: int, wanted: int) -> str:
             tiles.append(_tile(ago, "the kernel's counts were read", "bad"))
     notice = f"<p><b>Notice</b> {escape(snapshot.notice)}</p>\n" if snapshot.notice else ""
     return f'<section class="tiles">{"".join(tiles)}</section>\n{notice}'
+
+
+def _unpaired(probe: ProbeStatus) -> str:
+    return f"{count(probe.unpaired)} {UNPAIRED}" if probe.unpaired else ""
 
 
 def _samples(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
@@ -100,7 +112,7 @@ def _probe(probe: ProbeStatus) -> str:
         count(probe.hits),
         count(probe.misses),
         count(probe.events if probe.events or probe.plan in ("events", "kernel") else None),
-        ("≤ " if probe.lost else "") + count(probe.lost),
+        f"{'≤ ' if probe.lost else ''}{count(probe.lost)}{_small(_unpaired(probe))}",
     )
     row = "".join(
         f'<td data-name="{name}"{_span(name, probe)}>{cell}</td>'

@@ -91,21 +91,21 @@ def test_events_that_came_after_the_hits_were_read_are_no_loss() -> None:
     [single(filter_="a == 1"), single(residual_filter=Where((), ("all", ()))), CALL],
     ids=["kernel", "here", "call"],
 )
-def test_losses_are_unknown_if_not_each_hit_is_an_event(spec: ProbeSpec | JoinedSpec) -> None:
-    assert lost(spec, 500, 460, overrun=20) is None
+def test_it_lost_at_most_all_losses_if_not_each_hit_is_an_event(spec: ProbeSpec | JoinedSpec) -> None:
+    assert lost(spec, 500, 460, overrun=20) == 20
 
 
 def test_losses_are_unknown_while_it_is_sampled() -> None:
     assert lost(replace(single(), sample="common_pid & 1"), 500, 60) is None
 
 
-def test_losses_are_unknown_if_the_agent_counts_the_hits() -> None:
-    assert lost(single(), 500, 500, by_kernel=False, overrun=20) is None
+def test_it_lost_at_most_all_losses_if_the_agent_counts_the_hits() -> None:
+    assert lost(single(), 500, 500, by_kernel=False, overrun=20) == 20
 
 
-def test_half_a_call_is_a_loss_of_calls_alone() -> None:
-    assert lost(CALL, 500, 499, unpaired=1) is None
-    assert lost(single(), 500, 499, unpaired=1) == 0
+@pytest.mark.parametrize("spec", [CALL, single()])
+def test_half_a_call_is_not_lost(spec: ProbeSpec | JoinedSpec) -> None:
+    assert lost(spec, 500, 499, unpaired=1) == 0
 
 
 @pytest.mark.parametrize("spec", [single("count"), single("kernel"), None], ids=["count", "kernel", "off"])

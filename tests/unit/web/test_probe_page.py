@@ -34,6 +34,15 @@ def test_facts() -> None:
     assert "<dt>Cost</dt>" not in page()
 
 
+def test_unpaired_events_are_a_fact_of_their_own() -> None:
+    shown = page(probe=replace(PROBE, unpaired=2258))
+    assert (
+        "<dt>Unpaired</dt><dd>2,258 events without the other one of their call or pair, as at a start"
+        in shown
+    )
+    assert "Unpaired" not in page()
+
+
 def test_links_to_its_stacks() -> None:
     probe = replace(PROBE, name="a/b <c>", stacks=True)
     shown = page(probe=probe)

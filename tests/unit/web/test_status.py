@@ -125,6 +125,16 @@ def test_losses_of_a_probe(lost: int | None, shown: str) -> None:
     assert "do not say whose events they lost" in page
 
 
+def test_unpaired_events_are_told_from_losses() -> None:
+    def page(**reasons: int) -> str:
+        return page_of(replace(probe(), lost=0, unpaired=2258), families=(lost(**reasons),))
+
+    normal, bad = page(unpaired=2258, overrun=0), page(unpaired=2258, overrun=3)
+    assert '<td data-name="Lost" class="number">0<small>2,258 unpaired</small></td>' in normal
+    assert '<div class="tile good"><b>0</b> events lost; 2,258 unpaired</div>' in normal
+    assert '<div class="tile bad"><b>3</b> events lost: overrun 3; 2,258 unpaired</div>' in bad
+
+
 def test_rates_are_a_line_and_the_last_one_a_number() -> None:
     page = page_of(probe(rates=(0.0, 50.0, 1234.5)))
     assert '<polyline points="0.0,17.0 40.0,16.4 80.0,1.0"/>' in page
@@ -149,7 +159,7 @@ def test_rates_as_people_read_them(rate: float, text: str) -> None:
 
 def test_losses_by_reason() -> None:
     page = page_of(probe(), families=(lost(overrun=1200, dropped=0, unpaired=3),))
-    assert "<b>1,203</b> events lost: overrun 1,200, unpaired 3</div>" in page
+    assert "<b>1,200</b> events lost: overrun 1,200; 3 unpaired</div>" in page
     assert "<b>0</b> events lost</div>" in page_of(probe(), families=(lost(overrun=0),))
 
 
