@@ -141,9 +141,10 @@ class Agent:
         return "no probe is up: " + "; ".join(f"{probe.name}: {probe.reason}" for probe in probes)
 
     def vitals(self) -> tuple[Vital, ...]:
-        """Return the threads that the agent needs. The kernel may delay the poller: it gets more patience."""
+        """Return the threads that the agent needs. The kernel may delay some: they get more patience."""
         poller = Vital("poller", self._probe_set.poller.progress, patience=5)
-        return Vital("reader", self._source.progress), poller
+        supervisor = Vital("supervisor", self._supervisor.progress, patience=5)
+        return Vital("reader", self._source.progress), poller, supervisor
 
     def snapshot(self) -> Snapshot:
         """Return everything that is shown, as fresh as a bounded wait allows."""

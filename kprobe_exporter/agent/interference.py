@@ -15,6 +15,7 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
+from kprobe_exporter.util.deadline import CONTAINERS
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,9 @@ OfTheInstance: TypeAlias = Literal["tracefs_gone", "instance_gone", "locked_down
 OfTheMachine: TypeAlias = Literal["ftrace_off", "kprobes_off"]
 OfAProbe: TypeAlias = Literal["module_gone", "probe_disabled", "probe_gone", "filter_changed"]
 
-Fault: TypeAlias = OfTheInstance | OfTheMachine | OfAProbe | Literal["tracing_off", "setting_changed"]
+Fault: TypeAlias = (
+    OfTheInstance | OfTheMachine | OfAProbe | Literal["tracing_off", "setting_changed", "container_hangs"]
+)
 
 OF_THE_INSTANCE: tuple[Fault, ...] = get_args(OfTheInstance)
 
@@ -40,6 +43,7 @@ MEANING: Mapping[Fault, str] = {
     "module_gone": "the module of the function was unloaded: it fires when that is loaded again",
     "probe_disabled": "another process disabled it in the agent's instance: it is enabled again",
     "probe_gone": "another process deleted its definition: it is installed again",
+    "container_hangs": "a container's file system does not answer: new probes in there wait until it does",
     "filter_changed": "another process changed its filter in the agent's instance: it is set again",
 }
 
@@ -138,6 +142,7 @@ class Interference:
             if off and (fault, "") not in self._holding:
                 self._interrupted("")
             self._set(fault, "", holds=off)
+        self._set("container_hangs", "", holds=bool(CONTAINERS.refused()))
         if self._instance_is_well():
             repairs += self._waiting(probes, now)
             repairs += self._modules_of(probes)

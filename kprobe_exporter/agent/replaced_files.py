@@ -18,6 +18,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Kind, parse_target
 from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.probing.attach import Attached
+from kprobe_exporter.util.deadline import CONTAINERS, process_root
 from kprobe_exporter.util.rooted_path import status
 from kprobe_exporter.util.token_bucket import TokenBucket
 
@@ -182,6 +183,14 @@ def _file(path: str, inode: Inode | None) -> _File | None:
 
     stat(2), which may leave a container by a link in it, is believed where it finds the file ``inode``.
     """
+    if (root := process_root(path)) is None:
+        return _found(path, inode)
+    with suppress(TimeoutError):
+        return CONTAINERS.run(root, lambda: _found(path, inode))
+    return None
+
+
+def _found(path: str, inode: Inode | None) -> _File | None:
     try:
         path = library_path(path)  # another one, where an upgrade changed the loader's cache
     except GrammarError:

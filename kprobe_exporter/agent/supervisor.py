@@ -93,11 +93,16 @@ class Supervisor:
         self._read_at = float("-inf")
         self._passed_over = self._stale = False
         self._trouble = Trouble()
+        self._looks = 0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kprobe-supervisor", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def progress(self) -> int:
+        """Return a number that rises with every look."""
+        return self._looks
 
     def close(self) -> None:
         self._closed.set()
@@ -163,6 +168,7 @@ class Supervisor:
 
     def _run(self) -> None:
         while not self._closed.wait(INTERVAL):
+            self._looks += 1
             try:
                 self.look()
             except Exception as error:  # the thread goes on after any error

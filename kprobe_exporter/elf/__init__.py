@@ -7,11 +7,16 @@ The ELF parser is imported when the first file is read: it takes 4 MB, and most 
 May import errors, grammar and util.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Target, names_library
+from kprobe_exporter.util.deadline import CONTAINERS, process_root
 from kprobe_exporter.util.rooted_path import ProbedFiles
+
+T = TypeVar("T")
 
 
 class Code(NamedTuple):
@@ -54,21 +59,21 @@ def locate(target: Target, files: ProbedFiles | None = None) -> Code:
     """Return where a probe of a file has to sit. Raises GrammarError; see ``find.locate``."""
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
-    return find.locate(target, files)
+    return _answered(target.path, files, lambda held: find.locate(target, held))
 
 
 def functions(path: str, files: ProbedFiles | None = None) -> list[str]:
     """Return the names that ``locate`` finds. Raises GrammarError; see ``find.functions``."""
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
-    return find.functions(path, files)
+    return _answered(path, files, lambda held: find.functions(path, held))
 
 
 def function_at(path: str, offset: int, files: ProbedFiles | None = None) -> tuple[str, int] | None:
     """Return which function is at an offset in a file. Raises GrammarError; see ``find.function_at``."""
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
-    return find.function_at(path, offset, files)
+    return _answered(path, files, lambda held: find.function_at(path, offset, held))
 
 
 def library_path(name: str, files: ProbedFiles | None = None) -> str:
@@ -93,18 +98,31 @@ def locate_usdt(target: Target, files: ProbedFiles | None = None) -> UsdtProbe:
     """Return a USDT probe of a file. Raises GrammarError; see ``notes.locate_usdt``."""
     from kprobe_exporter.elf import notes  # noqa: PLC0415
 
-    return notes.locate_usdt(target, files)
+    return _answered(target.path, files, lambda held: notes.locate_usdt(target, held))
 
 
 def matching_usdt(target: Target, most: int, files: ProbedFiles | None = None) -> list[Target]:
     """Return the matches of a pattern. Raises GrammarError; see ``notes.matching_usdt``."""
     from kprobe_exporter.elf import notes  # noqa: PLC0415
 
-    return notes.matching_usdt(target, most, files)
+    return _answered(target.path, files, lambda held: notes.matching_usdt(target, most, held))
 
 
 def usdt_probes(path: str, files: ProbedFiles | None = None) -> list[UsdtProbe]:
     """Return the USDT probes of a file, sorted. Raises GrammarError; see ``notes.usdt_probes``."""
     from kprobe_exporter.elf import notes  # noqa: PLC0415
 
-    return notes.usdt_probes(path, files)
+    return _answered(path, files, lambda held: notes.usdt_probes(path, held))
+
+
+def _answered(path: str, files: ProbedFiles | None, ask: Callable[[ProbedFiles | None], T]) -> T:
+    """Ask about a file; below the root of a process by a thread that may hang there. Raises GrammarError."""
+    if (root := process_root(path)) is None:
+        return ask(files)
+    held = None if files is None else files.below(root)
+    try:
+        return CONTAINERS.run(root, lambda: ask(held))
+    except TimeoutError as error:
+        if files is not None:
+            files.give_up(root)
+        raise GrammarError(f"{path} cannot be read: {error.strerror}") from None

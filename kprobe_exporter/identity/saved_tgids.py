@@ -28,10 +28,10 @@ MOST_WAIT, WAIT_SHARE = 0.05, 0.05
 
 
 class SavedTgids:
-    """Searches for threads while some are wanted. ``open_file`` returns a descriptor of a file of tracefs.
+    """Searches for threads. ``open_file`` returns a descriptor of a file of tracefs.
 
-    One thread calls ``find``. It waits for a search for a short while only; then the thread stays unknown
-    until it is asked for again.
+    One thread calls ``find``, which starts the thread that searches. It waits for a search for a short while
+    only; then the thread stays unknown until it is asked for again.
     """
 
     def __init__(self, open_file: Callable[[str], int]) -> None:
@@ -41,7 +41,7 @@ class SavedTgids:
         self._found: Mapping[int, int] = {}
         self._searched = float("-inf")
         self._patience, self._refilled = MOST_WAIT, time.monotonic()
-        self._searches = False
+        self._started = False
 
     def find(self, tid: int) -> int | None:
         """Return the process of a thread; None if it is unknown, or if the search takes long."""
@@ -53,9 +53,10 @@ class SavedTgids:
             if (fresh and tid in self._found) or len(self._wanted) >= MOST_WANTED:
                 return self._found.get(tid)
             self._wanted.add(tid)
-            if not self._searches:
-                self._searches = True
+            if not self._started:
+                self._started = True
                 threading.Thread(target=self._run, name="kprobe-tgids", daemon=True).start()
+            self._changed.notify_all()
             if fresh:
                 return None
             self._changed.wait_for(lambda: tid not in self._wanted, self._patience)
@@ -66,7 +67,7 @@ class SavedTgids:
         while True:
             with self._changed:
                 if not self._wanted:
-                    self._searches = False
+                    self._started = False
                     return
                 wanted = set(self._wanted)
             began = time.monotonic()

@@ -22,6 +22,7 @@ from kprobe_exporter.identity.containers import Container
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.plan import ProbePlan
+from kprobe_exporter.util.deadline import CONTAINERS
 from kprobe_exporter.util.rooted_path import file_system, walked
 
 OVERLAYFS_SUPER_MAGIC = 0x794C7630
@@ -34,6 +35,7 @@ LINGER = 5.0
 """Seconds for which a file stays probed after its last container has ended, as one that restarts has it."""
 
 DENIED = "may not be looked into, for which CAP_SYS_PTRACE is needed"
+HANGS = "does not answer, as its file system hangs"
 
 MOST_OF_CONTAINER = 3
 """Files of one path in one container, as they were replaced, that stay probed: the latest ones."""
@@ -74,7 +76,7 @@ class ContainerFiles:
         self._running = running
         self._pods = Pods() if pods is None else pods
         self._places: dict[str, tuple[Probe, dict[Container, _Place]]] = {}
-        self._denied: dict[str, Container] = {}
+        self._denied: dict[str, str] = {}
 
     def look(self, probes: Iterable[Probe], now: float) -> None:
         """Look for the containers of these probes; ``now`` is in seconds of a monotonic clock."""
@@ -113,8 +115,7 @@ class ContainerFiles:
 
     def denied(self, name: str) -> str | None:
         """Return why the agent cannot look into a container of a probe; None if it can, or there is none."""
-        one = self._denied.get(name)
-        return None if one is None else f"the container {one.id[:12]} {DENIED}"
+        return self._denied.get(name)
 
     def file_of(self, name: str, inodes: Iterable[Inode]) -> FileKey | None:
         """Return the file with one of these inodes, for which a probe was planned.
@@ -155,14 +156,17 @@ class ContainerFiles:
         place = places.get(one)
         if place is None or place.pid not in pids or now >= place.again:
             try:
-                pid = next((pid for pid in pids if self._running.has_root(one, pid)), None)
-            except PermissionError:
-                self._denied[probe.name] = one
+                pid, found = CONTAINERS.run(one.id, lambda: self._looked_into(probe, one, pids))
+            except (PermissionError, TimeoutError) as error:
+                why = HANGS if isinstance(error, TimeoutError) else DENIED
+                self._denied[probe.name] = f"the container {one.id[:12]} {why}"
+                if place is not None:
+                    place.last_seen = now
                 return
             if pid is None:
                 return  # its processes have ended since, or it is not set up yet
             place = places.setdefault(one, _Place(pid, now, now, now))
-            place.pid, found = pid, _found(_rooted(probe, self._running.root(pid)))
+            place.pid = pid
             if found and self._running.has(one, pid):
                 file = tuple(_key(status, overlay=overlay) for status, overlay in found)
                 place.files.pop(file, None)
@@ -171,6 +175,13 @@ class ContainerFiles:
                     del place.files[next(iter(place.files))]
             place.again = now + AGAIN if place.files or now - place.since > AGAIN else now
         place.last_seen = now
+
+    def _looked_into(
+        self, probe: Probe, one: Container, pids: list[int]
+    ) -> tuple[int | None, list[tuple[os.stat_result, bool]]]:
+        """Return a process of a container, None if there is none any more, and the probe's files in there."""
+        pid = next((pid for pid in pids if self._running.has_root(one, pid)), None)
+        return pid, [] if pid is None else _found(_rooted(probe, self._running.root(pid)))
 
 
 def _rooted(probe: Probe, root: Path) -> Probe:

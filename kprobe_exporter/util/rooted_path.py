@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
+from kprobe_exporter.util.deadline import CONTAINERS, process_root
 from kprobe_exporter.util.file_access import NotRegularError
 
 MOST_LINKS = 40
@@ -171,6 +172,8 @@ def _require_followable(directory: os.stat_result, link: os.stat_result, path: s
 class ProbedFiles:
     """The files in which probes are planned, open until the probes are in the kernel. Not thread-safe.
 
+    Those below the root of a process, whose file system may hang, are an object of their own: ``below``.
+
     What was parsed is then what is probed: the kernel is given the descriptor, not the path, which may name
     another file by the time at which the kernel looks. Each path is opened once, until ``close``. ``parsed``
     has what the parser found, by device and inode: see ``elf.reader.opened``. ``libraries`` has the paths of
@@ -181,6 +184,15 @@ class ProbedFiles:
         self._open: dict[str, BinaryIO] = {}
         self.parsed: dict[tuple[int, int], Any] = {}
         self.libraries: dict[str, str] = {}
+        self._below: dict[str, ProbedFiles] = {}
+
+    def below(self, root: str) -> "ProbedFiles":
+        """Return the files below the root of a process, for work that may be given up."""
+        return self._below.setdefault(root, ProbedFiles())
+
+    def give_up(self, root: str) -> None:
+        """Forget the files below a root, which a thread that hangs may still use."""
+        self._below.pop(root, None)
 
     def open(self, path: str) -> BinaryIO:
         """Return the file at its first byte; it is not to be closed. Raises OSError and ValueError.
@@ -197,6 +209,13 @@ class ProbedFiles:
 
         Raises OSError and ValueError.
         """
+        if (root := process_root(path)) in self._below:
+            assert root is not None
+            held = self._below[root]
+            return CONTAINERS.run(root, lambda: held._path(path, inode))
+        return self._path(path, inode)
+
+    def _path(self, path: str, inode: tuple[int, int] | None) -> str | None:
         descriptor = self.open(path).fileno()
         status = os.fstat(descriptor)
         if inode is not None and (status.st_dev, status.st_ino) != inode:
@@ -205,6 +224,9 @@ class ProbedFiles:
 
     def close(self) -> None:
         """Close all files, and drop what was found in them."""
+        for held in self._below.values():
+            held.close()
+        self._below.clear()
         for file in self._open.values():
             file.close()
         self._open.clear()

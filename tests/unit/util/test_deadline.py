@@ -1,0 +1,89 @@
+"""Work that hangs is given up, and its source refused; other work goes on."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.util import deadline
+from kprobe_exporter.util.deadline import Deadlines, process_root
+from tests.support.patience import eventually
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def hangs(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """It hangs until this is set."""
+    monkeypatch.setattr(deadline, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(deadline, "LEAST_S", 0.05)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_results_and_errors() -> None:
+    deadlines = Deadlines()
+    assert deadlines.run("a", lambda: 7) == 7
+    with pytest.raises(FileNotFoundError):
+        deadlines.run("a", Path("/no/such/file").read_bytes)
+    with pytest.raises(TimeoutError, match="of the work itself"):
+        deadlines.run("a", lambda: (_ for _ in ()).throw(TimeoutError("of the work itself")))
+    assert deadlines.refused() == []
+
+
+def test_work_that_hangs(hangs: threading.Event, clock: Clock) -> None:
+    """Its source is refused at once for a while, and as long as the thread has not come back."""
+    deadlines, tried = Deadlines(clock), []
+
+    def work() -> bool:
+        tried.append(1)
+        return hangs.wait()
+
+    for _ in range(5):
+        with pytest.raises(TimeoutError, match="does not answer"):
+            deadlines.run("a", work)
+        clock.now += deadline.REFUSED_S
+    assert len(tried) == 1
+    assert deadlines.refused() == ["a"]
+    assert deadlines.run("b", lambda: 7) == 7
+    hangs.set()
+    eventually(lambda: not deadlines.refused())
+    assert deadlines.run("a", work)
+
+
+def test_threads_that_hang_are_bounded(
+    hangs: threading.Event, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline, "MOST_HANGING", 3)
+    monkeypatch.setattr(deadline, "LEAST_S", 0.001)
+    deadlines, before = Deadlines(clock), threading.active_count()
+    for number in range(10):
+        with pytest.raises(TimeoutError):
+            deadlines.run(str(number), hangs.wait)
+    assert threading.active_count() == before + 3
+
+
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [
+        ("/proc/7/root/usr/bin/x", "/proc/7/root"),
+        ("/host/proc/7/root:libc.so.6", "/host/proc/7/root"),
+        ("/usr/bin/x", None),
+        ("/proc/7/rootless/x", None),
+        ("libc.so.6", None),
+    ],
+)
+def test_the_root_of_a_process(path: str, root: str | None) -> None:
+    assert process_root(path) == root
