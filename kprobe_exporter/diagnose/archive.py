@@ -15,7 +15,7 @@ from kprobe_exporter.errors import GrammarError
 LARGEST = 64 << 20
 """Bytes of an archive. A distribution's kernel with all its modules loaded has about 5 MB."""
 
-LARGEST_UNPACKED = 256 << 20
+LARGEST_UNPACKED = 128 << 20  # That kernel has about 40 MB.
 MOST_FILES = 50_000  # A kernel has about 2,500 tracepoints, each of which is one file
 MEMORY = 256 << 20
 """Bytes that the decompressor may use: its dictionary, whose size the archive names."""

@@ -34,6 +34,12 @@ ABOUT, PATHS, BELOW = "kernel.json", "tracefs.paths", "tracefs/"
 EVENT_FILES = ("header_page", "header_event")
 SYNTHETIC = "synthetic"  # The system of the events that users make of others
 
+MOST_LINES = 1_000_000  # Of a list. A kernel with all its modules loaded has 300,000 symbols.
+MOST_PATHS = 200_000  # Below tracefs. A kernel with 2,500 tracepoints has 20,000.
+LONGEST_PATH, DEEPEST = 255, 8  # Characters and directories of a path
+LARGEST_ABOUT = 4096  # Bytes of kernel.json
+LARGEST_FORMAT = 1 << 20  # Bytes of an event's format, which usually are 1,000
+
 
 @dataclass(frozen=True, slots=True)
 class SavedKernel:
@@ -119,6 +125,7 @@ def load(path: Path) -> SavedKernel:
 def saved_kernel(files: Mapping[str, bytes]) -> KernelFiles:
     """Return the kernel whose files these are. Raises GrammarError."""
     release, machine = _about(files.get(ABOUT, b""))
+    _check_sizes(files)
     symbols = cache(lambda path: b"\n".join(with_addresses(files[path])))
     for path in (SYMBOLS, BELOW + ADDRESSES):
         if path in files:
@@ -132,7 +139,7 @@ def saved_kernel(files: Mapping[str, bytes]) -> KernelFiles:
     def opened(path: str) -> BinaryIO:
         return io.BytesIO(content(path))
 
-    paths = files.get(PATHS, b"").decode("ascii", "replace").splitlines()
+    paths = files.get(PATHS, b"").decode("ascii", "replace").split("\n")
     saved = (path.removeprefix(BELOW) for path in files if path.startswith(BELOW))
     tracefs = SavedTracefs({*paths, *saved}, lambda path: content(BELOW + path))
     others = SavedTracefs({path for path in files if not path.startswith(BELOW)}, content)
@@ -146,6 +153,8 @@ class SavedTracefs:
         self._content = content
         self._children: dict[str, set[str]] = {"": set()}
         for path in paths:
+            if len(path) > LONGEST_PATH or path.count("/") > DEEPEST:
+                raise GrammarError(f"has the path '{path[:40]}…', which is too long")
             above = path
             while above:
                 above, _, name = above.rpartition("/")
@@ -179,13 +188,26 @@ def _relative(path: str) -> str:
 def _about(text: bytes) -> tuple[str, str]:
     """Return release and machine."""
     try:
-        about = json.loads(text)
+        about = json.loads(text if len(text) <= LARGEST_ABOUT else b"")
         form, release, machine = about["format"], about["release"], about["machine"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise GrammarError("is no kernel that 'doctor --save' saved") from None
     if form != FORMAT or not isinstance(release, str) or not isinstance(machine, str):
         raise GrammarError(f"has the form {one_line(str(form))[:20]}, and this version knows {FORMAT}")
     return release, machine
+
+
+def _check_sizes(files: Mapping[str, bytes]) -> None:
+    """Refuse files that are no kernel's, before their lines become objects. Raises GrammarError."""
+    for path, content in files.items():
+        if path.endswith("/format"):
+            fits = len(content) <= LARGEST_FORMAT
+        elif path.startswith(BTF):
+            continue  # it is read as it is, without an object for each type
+        else:
+            fits = content.count(b"\n") <= (MOST_PATHS if path == PATHS else MOST_LINES)
+        if not fits:
+            raise GrammarError(f"has a file {path!r} that is larger than a kernel's")
 
 
 def _below_events(tracefs: Tracefs) -> Iterator[str]:

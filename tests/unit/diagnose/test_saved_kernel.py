@@ -3,6 +3,7 @@
 import errno
 import json
 import lzma
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,37 @@ def test_the_least_that_can_be_saved() -> None:
     assert saved.tracefs.names(".") == []
     with pytest.raises(GrammarError):
         saved_kernel({})
+
+
+MANY = 40 << 20
+"""Bytes that an archive of a few KB may unpack to, here."""
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"tracefs.paths": b"a/" * 20_000}, "has the path 'a/a/"),
+        ({"tracefs.paths": b"\n" * MANY}, "has a file 'tracefs.paths' that is larger than a kernel's"),
+        ({"tracefs.paths": b"a/b" * 100}, "has the path 'a/ba/"),
+        ({"proc/kallsyms": b"\n" * MANY}, "has a file 'proc/kallsyms' that is larger than a kernel's"),
+        ({"proc/kallsyms": b"- t f\n" * (MANY // 6)}, "has a file 'proc/kallsyms' that is larger"),
+        ({"tracefs/available_filter_functions": b"f\n" * (MANY // 2)}, "that is larger than a kernel's"),
+        ({"tracefs/events/a/b/format": bytes(2 << 20)}, "that is larger than a kernel's"),
+        ({f"{'a/' * 60}{number}": b"" for number in range(3)}, "has the path 'a/a/"),
+        ({"kernel.json": b'{"format": [%s0]}' % (b"[]," * (MANY // 3))}, "is no kernel"),
+    ],
+    ids=range(9),
+)
+def test_archive_bombs(tmp_path: Path, files: dict[str, bytes], reason: str) -> None:
+    """A path of 20,000 components took 400 MB, and of 200,000 in an archive of 336 bytes 14 GB."""
+    path = tmp_path / "saved"
+    path.write_bytes(pack({"kernel.json": json.dumps(ABOUT).encode(), **files}))
+    size = path.stat().st_size
+    assert size < 64 << 10
+    tracemalloc.start()
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert reason in str(caught.value)
+    assert peak < 3 * MANY
