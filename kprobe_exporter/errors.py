@@ -14,15 +14,29 @@ KprobeExporterError
     └── UsageError        a value on the command line can never work
 """
 
+import re
 from typing import NamedTuple
+
+# Characters that Python takes for printable, and that nevertheless show nothing: fillers, blank patterns and
+# variation selectors (Default_Ignorable_Code_Point of Unicode, and U+2800).
+_INVISIBLE = (
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159"
+    "\U000e0100-\U000e01ef"
+)
+_HIDDEN = re.compile(f"[{_INVISIBLE}]")
+
+# What name_text() writes for a character, so that a name in which it stands as such has to be told apart.
+_WRITTEN = r"[nrt]|x(?:[018-9a-f][0-9a-f]|5c|7f)|u[0-9a-f]{4}|U[0-9a-f]{8}"
+_BACKSLASH = re.compile(rf"\\(?={_WRITTEN})")
 
 
 def one_line(text: str) -> str:
-    """Keep the text on one line: escape control characters, which names may hold, as ``\\xNN``."""
-    if text.isprintable():
+    """Keep the text on one line: escape characters that do not show, which names may hold, as ``\\xNN``."""
+    if text.isprintable() and (text.isascii() or not _HIDDEN.search(text)):
         return text
     return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+        c.encode("unicode_escape", "surrogatepass").decode() if not c.isprintable() or _HIDDEN.match(c) else c
+        for c in text
     )
 
 
@@ -34,6 +48,27 @@ def sentence(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Return the number and the noun, in the plural unless it is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def name_text(name: bytes) -> str:
+    """Return a name as text on one line. Different names become different texts.
+
+    A byte that is not UTF-8 becomes ``\\xNN``. A character that does not show becomes ``\\n`` or ``\\xNN``,
+    from 128 on ``\\uNNNN`` or ``\\UNNNNNNNN``. A backslash before such a sequence becomes ``\\x5c``, so
+    apply this to a name once.
+    """
+    text = name.decode(errors="surrogateescape")
+    if "\\" in text:
+        text = _BACKSLASH.sub(r"\\x5c", text)
+    return text if text.isascii() and text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    if "\x80" <= char <= "\xff" and not char.isprintable():
+        return f"\\u{ord(char):04x}"
+    return one_line(char)
 
 
 class KprobeExporterError(Exception):

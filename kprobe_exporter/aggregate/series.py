@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
-from kprobe_exporter.errors import one_line
+from kprobe_exporter.errors import name_text, one_line
 from kprobe_exporter.model.aggregation import RawKey
 from kprobe_exporter.model.snapshot import LabelValues
 from kprobe_exporter.model.specs import LabelSpec
@@ -185,6 +185,8 @@ def decoded(label: LabelSpec, value: Value) -> tuple[str | None, str]:
         if text is None:
             return None, decoder
         value = text.encode()
+    if label.decoders and isinstance(value, bytes):
+        return _cut(one_line(value.decode(errors="backslashreplace"))), ""
     return (None, "none") if value is None else (plain(value), "")
 
 
@@ -192,11 +194,11 @@ def plain(value: Value) -> str:
     """Return a value as label text, cut at 128 bytes.
 
     Users choose the names of files and threads. So what does not print, such as an escape sequence or a
-    change of the direction of writing, is escaped as in the log, and so are bytes that are not UTF-8.
+    change of the direction of writing, is escaped, and so are bytes that are not UTF-8. Names that differ
+    within the cut stay different.
     """
-    if isinstance(value, bytes):
-        text = one_line(value.decode(errors="backslashreplace"))
-        if len(text) * 4 > LABEL_BYTES:
-            text = text.encode()[:LABEL_BYTES].decode(errors="ignore")
-        return text
-    return str(value)
+    return _cut(name_text(value)) if isinstance(value, bytes) else str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) * 4 <= LABEL_BYTES else text.encode()[:LABEL_BYTES].decode(errors="ignore")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from kprobe_exporter.errors import one_line
+from kprobe_exporter.errors import name_text
 from kprobe_exporter.model.specs import Decoder
 from kprobe_exporter.model.values import Value
 
@@ -41,7 +41,7 @@ def array(text: bytes) -> list[int] | None:
 
 def printable(name: bytes) -> str:
     """Return a name as text. Invalid UTF-8 and characters that do not print, line ends too, are escaped."""
-    return one_line(name.decode(errors="backslashreplace"))
+    return name_text(name)
 
 
 def numbered(names: str, first: int = 0) -> dict[int, str]:

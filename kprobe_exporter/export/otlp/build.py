@@ -14,7 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import INVALID_SPAN, TraceFlags, set_span_in_context
 
 from kprobe_exporter import __version__
-from kprobe_exporter.errors import one_line
+from kprobe_exporter.errors import name_text
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.encode import Attribute, span
 from kprobe_exporter.model.records import (
@@ -206,7 +206,7 @@ def plain(value: int | bytes) -> Attribute:
 
 def text(value: bytes) -> str:
     """Decode bytes to text of at most MOST_BYTES; invalid UTF-8 and unprintable characters are escaped."""
-    found = one_line(value[: MOST_BYTES + 4].decode(errors="backslashreplace"))
+    found = name_text(value[: MOST_BYTES + 4])
     if len(found) * 4 > MOST_BYTES:
         found = found.encode()[:MOST_BYTES].decode(errors="ignore")
     return found

@@ -16,7 +16,7 @@ from kprobe_exporter.aggregate.series import (
     SeriesLimits,
     plain,
 )
-from kprobe_exporter.errors import one_line
+from kprobe_exporter.errors import name_text
 from kprobe_exporter.model.aggregation import RawKey
 from kprobe_exporter.model.specs import Decoder, LabelSpec
 from kprobe_exporter.model.values import Value
@@ -62,7 +62,7 @@ def decoded(*decoders: tuple[str, Decoder]) -> LabelSpec:
         (b"\xed\xa0\x80", r"\xed\xa0\x80"),
         (b'new\nline "quoted" \\', r'new\nline "quoted" ' + "\\"),
         (b"\x1b]0;title\x07", r"\x1b]0;title\x07"),
-        ("\x9b2J\u202egnp\u2028\u2066".encode(), r"\x9b2J\u202egnp\u2028\u2066"),
+        ("\x9b2J\u202egnp\u2028\u2066".encode(), r"\u009b2J\u202egnp\u2028\u2066"),
         (b"\0" * 100, r"\x00" * 32),
         (b"x" * 128, "x" * 128),
         (b"x" * 129, "x" * 128),
@@ -81,16 +81,16 @@ def test_any_bytes_become_text_that_fits(value: bytes) -> None:
     text = plain(value)
     assert len(text.encode()) <= LABEL_BYTES
     assert text.isprintable()
-    shown = one_line(value.decode(errors="backslashreplace"))
+    shown = name_text(value)
     assert shown.startswith(text)
     assert text == shown or len(text.encode()) > LABEL_BYTES - 4
 
 
-def test_names_that_look_alike_once_escaped_are_counted_together() -> None:
-    """An exposition with the same label set twice would be refused whole."""
+def test_names_that_look_like_escaped_ones_are_counted_apart() -> None:
+    """A thread names itself as another one's name is escaped."""
     metric = Metric(COMM)
-    metric.count_each(b"a\x1b", rb"a\x1b")
-    assert metric.counts == {(r"a\x1b",): 2}
+    metric.count_each(b"a\x1b", rb"a\x1b", b"\x9b", "\x9b".encode(), rb"\x9b", b"\n", rb"\n")
+    assert sorted(metric.counts.values()) == [1] * 7
 
 
 def test_a_metric_without_labels_is_there_from_the_start() -> None:

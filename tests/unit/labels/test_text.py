@@ -74,7 +74,7 @@ def test_an_array_has_as_many_elements_as_the_kernel_allows() -> None:
         (b"a\xff", r"a\xff"),
         (b"a\n\x1b[31m", r"a\n\x1b[31m"),
         ("a\u202eb".encode(), r"a\u202eb"),
-        ("a\u2028b\xa0".encode(), r"a\u2028b\xa0"),
+        ("a\u2028b\xa0".encode(), r"a\u2028b\u00a0"),
     ],
 )
 def test_names(name: bytes, text: str) -> None:
