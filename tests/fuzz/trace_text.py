@@ -68,6 +68,12 @@ def pieces(data: bytes) -> Iterator[bytes]:
     yield from (data[start:end] for start, end in pairwise(edges))
 
 
+def saved(data: bytes) -> int:
+    """Return how many records a saved text has."""
+    parser = SavedParser()
+    return sum(len(parser.feed(piece).records) for piece in pieces(data)) + len(parser.finish().records)
+
+
 @contextmanager
 def taking() -> Iterator[Take]:
     def live(data: bytes, known: tuple[Layout, ...]) -> int:
@@ -75,10 +81,6 @@ def taking() -> Iterator[Take]:
         batches = [parser.feed(piece) for piece in pieces(data)]
         assert all(loss.start <= loss.end for batch in batches for loss in batch.losses)
         return sum(len(batch.records) for batch in batches)
-
-    def saved(data: bytes) -> int:
-        parser = SavedParser()
-        return sum(len(parser.feed(piece).records) for piece in pieces(data)) + len(parser.finish().records)
 
     readers: dict[str, Callable[[bytes], int]] = {
         "live": lambda data: live(data, layouts()),

@@ -1,0 +1,135 @@
+"""Fuzzes the cost of what reads others' bytes: a piece of an input is repeated many times.
+
+A bound on the form of an input says nothing about its cost. So each reader has a line: the most seconds of
+processor time and the most memory that an input may cost, by its size.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from kprobe_exporter.btf.prototypes import read_prototypes
+from kprobe_exporter.config.files import DEFAULT
+from kprobe_exporter.config.yaml_source import YamlSource
+from kprobe_exporter.elf import functions
+from kprobe_exporter.errors import ConfigError, GrammarError
+from kprobe_exporter.source.lines import LineParser
+from tests.fuzz import http
+from tests.fuzz.material import crafted, hello, programs
+from tests.fuzz.target import Input, Line, Take, Target, spending
+from tests.fuzz.trace_text import layouts, saved, stacked
+from tests.support.btf_samples import SAMPLE
+from tests.unit.captured import captured
+
+MAX_BITS = 18
+"""Inputs have up to 2 to the power of this many bytes. Sizes are as likely in each power of two."""
+
+MAX_PIECE = 512
+MAX_FUNCTIONS = 100_000
+
+
+class Reader(NamedTuple):
+    """``read`` returns whether it found something; ``refusals`` are the exceptions that it documents."""
+
+    material: Callable[[], Sequence[bytes]]
+    read: Callable[[bytes, Path], object]
+    line: Line
+    refusals: tuple[type[Exception], ...] = ()
+
+
+def _elf(data: bytes, directory: Path) -> bool:
+    file = directory / "program"
+    file.write_bytes(data)
+    return any(islice(functions(str(file)), MAX_FUNCTIONS))
+
+
+_BTF_HEADER = struct.Struct("=HBBIIIII")  # struct btf_header of include/uapi/linux/btf.h
+_MAGIC, _, _, _LENGTH, _TYPES_AT, _TYPES_SIZE, _STRINGS_AT, _STRINGS_SIZE = _BTF_HEADER.unpack_from(SAMPLE)
+_TYPES = SAMPLE[_LENGTH + _TYPES_AT :][:_TYPES_SIZE]
+
+
+def _btf(types: bytes) -> bytes:
+    """Return a blob of these types, with the names of the sample."""
+    types += bytes(-len(types) % 4)
+    strings = SAMPLE[_LENGTH + _STRINGS_AT :][:_STRINGS_SIZE]
+    header = (_MAGIC, 1, 0, _BTF_HEADER.size, 0, len(types), len(types), len(strings))
+    return _BTF_HEADER.pack(*header) + types + strings
+
+
+def _live(data: bytes, _: Path) -> bool:
+    return any(LineParser(known).feed(data).records for known in (layouts(), stacked()))
+
+
+def _trace_texts() -> Sequence[bytes]:
+    return [one.data[: 1 << 14] for one in captured("trace_pipe")]
+
+
+READERS: Mapping[str, Reader] = {
+    "elf": Reader(lambda: [*programs(), crafted()], _elf, Line(1.5, 10.0, 64, 256), (GrammarError,)),
+    "btf": Reader(
+        lambda: [_TYPES],
+        lambda data, _: read_prototypes(_btf(data), ("f", "g")),
+        Line(0.5, 10.0, 16, 128),
+        (GrammarError,),
+    ),
+    "live-text": Reader(_trace_texts, _live, Line(0.5, 5.0, 32, 128)),
+    "saved-text": Reader(_trace_texts, lambda data, _: saved(data), Line(0.5, 8.0, 32, 256)),
+    "yaml": Reader(
+        lambda: [DEFAULT.read_bytes(), b"[a, b]", b"- {a: b}\n- 'c'\n"],
+        lambda data, _: YamlSource("f", data).data,
+        Line(4.0, 2.0, 64, 128),
+        (ConfigError,),
+    ),
+}
+"""All readers by their names. A line is above the most that was measured, by a factor for slow machines."""
+
+TLS = "tls"
+TLS_LINE = Line(0.5, 2.0, 16, 64)
+"""For what a client sends instead of a handshake, by a whole server and its client."""
+
+
+@cache
+def material(what: str) -> Sequence[bytes]:
+    return [hello()] if what == TLS else READERS[what].material()
+
+
+def make(random: Random) -> Input:
+    what = random.choice((*READERS, TLS))
+    return Input(what, repeated(random, random.choice(material(what))))
+
+
+def repeated(random: Random, data: bytes) -> bytes:
+    """Return the data with a piece of it many times, and perhaps with its numbers set to extremes."""
+    size = int(2 ** random.uniform(0, MAX_BITS))
+    start = random.randrange(len(data))
+    piece = data[start : start + random.randint(1, MAX_PIECE)]
+    if random.random() < 0.25:
+        piece = bytes(random.choice((0, 0xFF, byte)) for byte in piece)
+    return data[: start + len(piece)] + piece * (size // len(piece)) + data[start + len(piece) :]
+
+
+@contextmanager
+def taking() -> Iterator[Take]:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory()))
+        handshake = stack.enter_context(http.taking())
+
+        def take(given: Input) -> bool:
+            if given.what == TLS:
+                with spending(TLS_LINE, len(given.data)):
+                    return handshake(Input("hello", given.data))
+            reader = READERS[given.what]
+            with suppress(*reader.refusals), spending(reader.line, len(given.data)):
+                return bool(reader.read(given.data, directory))
+            return False
+
+        yield take
+
+
+TARGET = Target("cost", make, taking)
