@@ -42,6 +42,7 @@ class TraceOptions:
     view: bool
     as_json: bool
     count: bool
+    by: tuple[str, ...]
     folded: bool
     flame: Path | None
     emit: bool
@@ -69,7 +70,7 @@ Examples:
   kprobe-exporter trace -d 10 p:vfs_fsync_range > out        # buffered in the kernel
   kprobe-exporter trace sched:sched_process_exec             # a tracepoint
   kprobe-exporter trace 'r:/bin/bash:readline line=+0($retval):string'
-  kprobe-exporter trace --count call:vfs_read                # a live table, with durations
+  kprobe-exporter trace --count --by comm call:vfs_read      # a live table, with durations and programs
   kprobe-exporter trace --flame out.svg -d 10 kprobe:vfs_fsync_range  # who calls it
   kprobe-exporter trace -u --folded call:vfs_fsync_range     # from the program on, by time
   kprobe-exporter trace --json r:do_sys_openat2 | jq 'select(.error)'
@@ -94,6 +95,12 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, times in nanoseconds.")
 @click.option("--count", is_flag=True, help="A live table: hits a second, errors, and a histogram.")
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="FIELD[:DECODER]",
+    help="With --count: also the events by this field, as --by comm or --by return:errno; may be repeated.",
+)
 @click.option(
     "--folded", is_flag=True, help="Count stacks, at the end as folded text; of a call, by its time."
 )
@@ -163,7 +170,8 @@ def _trace(
         session = TraceSession(instance, kib, threads, out, options.seconds, _warn)
         lost = 0
         if options.as_json or options.count or options.profiles:
-            probes = read_back(configuration(request, filter_text, stacks=False)).probes
+            by = options.by if options.count else None
+            probes = read_back(configuration(request, filter_text, stacks=False, by=by)).probes
             if options.as_json:
                 lost = write_objects(session, probes, stacks=options.stacks)
             elif options.profiles:
@@ -224,6 +232,8 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
     for name, given in idle.items():
         if given:
             raise UsageError(f"{way} does nothing with {name}: leave one of them out.")
+    if options.by and not options.count:
+        raise UsageError("--by counts events: give --count, too.")
     if options.user_stacks and not options.profiles:
         raise UsageError("-u counts stacks: give --folded or --flame FILE, too.")
     if options.pid is not None and options.tid is not None:

@@ -13,6 +13,7 @@ from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.records import Batch
 from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts
 from kprobe_exporter.trace.capture import MOST, NAMESPACE, Capture
+from kprobe_exporter.trace.emit import BY
 
 RETURNS = tuple(float(bound) for bound in (0, *(1 << power for power in range(41))))
 DURATIONS = tuple((1 << power) / 1e6 for power in range(26))
@@ -38,6 +39,7 @@ class CountTable:
 
     ``rows`` begin with the most frequent probe. ``rates`` are events per second over all probes, the
     oldest first. ``histogram`` belongs to the first row and shows ``what``. ``lost`` is by reason.
+    ``groups`` are the events by the labels ``by``, the most frequent first.
     """
 
     title: str
@@ -47,6 +49,8 @@ class CountTable:
     histogram: HistogramValue | None
     what: str
     lost: Mapping[str, int]
+    by: tuple[str, ...] = ()
+    groups: tuple[tuple[tuple[str, ...], int], ...] = ()
 
 
 def counting(probe: Probe, *, narrowed: bool) -> Probe:
@@ -65,11 +69,14 @@ class TraceCounts:
         self._last_at = 0.0
         self._rates: deque[float] = deque(maxlen=HISTORY)
         self._shown: dict[str, str] = {}
+        self._recorded: set[str] = set()
 
     def attach(self, collected: Capture) -> None:
         """Register the installed probes, before their events come."""
         for plan, attached in zip(collected.plans, collected.attached, strict=True):
             self._shown[plan.probe.name] = attached.spec.target.partition(":")[2]
+            if attached.spec.plan == "events":
+                self._recorded.add(plan.probe.name)
             self._aggregator.declare(plan.metrics)
             self._aggregator.attach(
                 attached.layout,
@@ -91,9 +98,10 @@ class TraceCounts:
     def table(self, seconds: float, *, last: bool = False) -> CountTable:
         """Return the numbers ``seconds`` after the start; with ``last``, rates are over the whole trace."""
         numbers = self._aggregator.copy()
-        counted = numbers.events
-        if not self._narrowed:
-            counted = {probe: numbers.hits.get(probe, count) for probe, count in counted.items()}
+        # The histogram and the errors are those of recorded events. The kernel's hits include this thread's
+        # own, and calls that have not returned.
+        alone = set() if self._narrowed else numbers.events.keys() - self._recorded
+        counted = numbers.events | {probe: numbers.hits.get(probe, numbers.events[probe]) for probe in alone}
         if last:
             self._last, self._last_at = Counter(), 0
         passed = max(seconds - self._last_at, 1e-3)
@@ -114,7 +122,8 @@ class TraceCounts:
         ]
         what, histogram = _histogram(numbers, probes[0])
         lost = {reason: count for reason, count in numbers.lost.items() if count}
-        return CountTable(self._title, seconds, tuple(rows), tuple(self._rates), histogram, what, lost)
+        rates_so_far, (by, groups) = tuple(self._rates), _groups(numbers)
+        return CountTable(self._title, seconds, tuple(rows), rates_so_far, histogram, what, lost, by, groups)
 
 
 def _errors(numbers: Numbers, probe: str) -> dict[str, int]:
@@ -125,6 +134,17 @@ def _errors(numbers: Numbers, probe: str) -> dict[str, int]:
         if labels[0] == probe and not isinstance(value, HistogramValue)
     }
     return dict(sorted(errors.items(), key=lambda error: (-error[1], error[0])))
+
+
+def _groups(numbers: Numbers) -> tuple[tuple[str, ...], tuple[tuple[tuple[str, ...], int], ...]]:
+    """Return the labels of the metric that counts by fields, and its label sets with their numbers."""
+    family = next((one for one in numbers.families if one.name == f"{NAMESPACE}_{BY}"), None)
+    if family is None:
+        return (), ()
+    plain = {
+        key: int(value) for key, value in family.samples.items() if not isinstance(value, HistogramValue)
+    }
+    return family.labels, tuple(sorted(plain.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _histogram(numbers: Numbers, probe: str) -> tuple[str, HistogramValue | None]:

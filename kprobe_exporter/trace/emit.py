@@ -8,19 +8,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kprobe_exporter.config.load import load
+from kprobe_exporter.config.sites import BUILT_IN
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ConfigError, UsageError, one_line
+from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.trace.request import TraceRequest
 
 LONGEST = 40
 """Characters of a probe's name, at most."""
 
+SYSTEM_CALL_EXIT = "syscalls:sys_exit_"
+
+BY = "by_total"
+"""The metric of the configuration that counts by fields."""
+
 
 def configuration(
-    request: TraceRequest, filter_text: str | None, *, stacks: bool, command: Sequence[str] = ()
+    request: TraceRequest,
+    filter_text: str | None,
+    *,
+    stacks: bool,
+    command: Sequence[str] = (),
+    by: Sequence[str] | None = None,
 ) -> str:
-    """Return the YAML of one probe, with ``command`` in a comment."""
+    """Return the YAML of one probe, with ``command`` in a comment.
+
+    With ``by`` the probe counts: errors of a system call's return, and a metric with a label for each
+    ``FIELD`` or ``FIELD:DECODER`` of it.
+    """
     keys = [("name", probe_name(request.name))]
     if request.target is not None:  # the agent can do more with an attach string than with a definition
         keys.append(("attach", str(request.target)))
@@ -32,14 +48,31 @@ def configuration(
     if request.target is not None and request.definition is not None and request.definition.args:
         lines.append("    fetch:")
         lines += [f"      {arg.name}: {_scalar(arg.body)}" for arg in request.definition.args]
-    if request.fetch:
+    if fetch := dict(request.fetch) | (_counted_fields(request, by) if by is not None else {}):
         lines.append("    fetch:")
-        lines += [f"      {name}: {_scalar(text)}" for name, text in request.fetch]
+        lines += [f"      {name}: {_scalar(text)}" for name, text in fetch.items()]
+    if by:
+        labels = {name: _label(name, decoder) for name, _, decoder in (one.partition(":") for one in by)}
+        lines.append(f"    metrics: {json.dumps([{'counter': BY, 'labels': labels}])}")
     if stacks:
         lines.append("    stack: true")
     first, *others = lines
     comment = f"# {one_line(shlex.join(command))}\n" if command else ""
     return "\n".join([f"{comment}probes:", first.replace("    ", "  - ", 1), *others]) + "\n"
+
+
+def _counted_fields(request: TraceRequest, by: Sequence[str]) -> dict[str, str]:
+    """Return the fields of a tracepoint that are counted: its return value, and those named in ``by``."""
+    target = request.target
+    if target is None or request.definition is not None or target.kind is not Kind.TRACEPOINT:
+        return {}
+    names = {one.partition(":")[0] for one in by} - BUILT_IN
+    returned = {"return": "ret"} if f"{target.system}:{target.event}".startswith(SYSTEM_CALL_EXIT) else {}
+    return returned | {name: name for name in sorted(names)}
+
+
+def _label(field: str, decoder: str) -> object:
+    return {"field": field, "decode": decoder} if decoder else field
 
 
 def read_back(text: str) -> Config:

@@ -19,6 +19,9 @@ FIGURES = 48
 
 MOST_ERRORS = 6
 
+MOST_GROUPS = 20
+"""Label sets that are shown."""
+
 BOLD, RED, RESET = "\x1b[1m", "\x1b[31m", "\x1b[0m"
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
@@ -31,6 +34,8 @@ def draw(table: CountTable, width: int, height: int, *, color: bool) -> list[str
         lines += [("", ""), (f"errors: {_listed(table.rows[0].errors)}", RED)]
     if table.lost:
         lines += [("", ""), (f"lost: {_listed(table.lost)}", RED)]
+    if table.by:
+        lines += _headed(_groups(table, height - len(lines) - 2))
     if table.histogram is not None and any(table.histogram.counts):
         room = height - len(lines) - 2
         lines += _headed(_histogram(table.histogram, table.what, width, room))
@@ -75,6 +80,16 @@ def _rows(rows: Sequence[CountRow], width: int, height: int) -> Iterator[str]:
         yield f"{name:<{wide}}  {row.rate:>10,.0f}  {row.events:>12,}  {errors:>10,}  {missed:>8}".rstrip()
     if len(rows) > most:
         yield f"and {len(rows) - most} more"
+
+
+def _groups(table: CountTable, room: int) -> Iterator[str]:
+    """A line for each of the most frequent label sets."""
+    yield f"{'events':>12}  by {', '.join(table.by)}"
+    most = max(1, min(MOST_GROUPS, room - 1))
+    for values, number in table.groups[:most]:
+        yield f"{number:>12,}  {one_line(', '.join(values))}"
+    if (more := len(table.groups) - most) > 0:
+        yield f"{'':>12}  and {more} more"
 
 
 def _shortened(name: str, room: int) -> str:

@@ -44,6 +44,30 @@ def test_the_yaml(text: str, filter_text: str | None, stacks: bool, yaml: str) -
     assert (probe.attach[0].filter, probe.stack) == (filter_text, stacks)
 
 
+@pytest.mark.parametrize(
+    ("text", "by", "fetch", "labels"),
+    [
+        ("p:vfs_read n=%dx", ["comm", "n:hex"], {"n": "%dx"}, [("comm", "comm", ""), ("n", "n", "hex")]),
+        ("sched:sched_switch", ["next_comm"], {"next_comm": "next_comm"}, [("next_comm", "next_comm", "")]),
+        (
+            "syscalls:sys_exit_openat",
+            ["return:errno"],
+            {"return": "ret"},
+            [("return", "return", "errno")],
+        ),
+        ("syscalls:sys_exit_openat", [], {"return": "ret"}, []),
+    ],
+)
+def test_what_is_counted_by(
+    text: str, by: list[str], fetch: dict[str, str], labels: list[tuple[str, str, str]]
+) -> None:
+    [probe] = read_back(configuration(parse_request(text), None, stacks=False, by=by)).probes
+    [attach] = probe.attach
+    assert attach.fetch == fetch
+    found = [label for metric in probe.metrics for label in metric.labels]
+    assert [(one.name, one.field, "".join(step.name for step in one.decode)) for one in found] == labels
+
+
 @given(st.text())
 def test_the_command_stays_a_comment(word: str) -> None:
     command = ["kprobe-exporter", "trace", word]

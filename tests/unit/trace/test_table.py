@@ -45,6 +45,14 @@ def test_all_of_it() -> None:
     ]
 
 
+def test_groups_come_before_the_histogram() -> None:
+    groups = tuple(((f"a\n{number}", "x"), 2000 - number) for number in range(25))
+    lines = draw(table(by=("comm", "errno"), groups=groups), 60, 90, color=False)
+    at = lines.index("      events  by comm, errno")
+    assert lines[at + 1 : at + 3] == ["       2,000  a\\n0, x", "       1,999  a\\n1, x"]
+    assert lines[at + 21 : at + 24] == ["              and 5 more", "", "duration  count"]
+
+
 def test_return_values() -> None:
     counts = [0] * (len(RETURNS) + 1)
     counts[0], counts[2], counts[5], counts[-1] = 1, 2, 3, 4
