@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Literal
 
+from kprobe_exporter.aggregate.attached_layout import attribute_readers
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import getter, is_writable, passes
 from kprobe_exporter.config.values import Export, Otlp
@@ -27,6 +28,7 @@ from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import RecordChoice
 from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Emission, Record
 from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot
+from kprobe_exporter.model.specs import LabelSpec
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.probing.attach import Attached
 
@@ -110,8 +112,18 @@ class OtlpExport:
             system_call=attached.spec.kind == Kind.SYSCALL,
         )
 
-    def add(self, attached: Attached, export: Export, pairing: Pairing, *, chosen: bool = False) -> None:
+    def add(
+        self,
+        attached: Attached,
+        export: Export,
+        pairing: Pairing,
+        *,
+        chosen: bool = False,
+        labels: Sequence[LabelSpec] = (),
+    ) -> None:
         """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order.
+
+        ``labels`` become attributes.
 
         ``chosen``: the source joins them, and delivers those of `choice` as ``Batch.emissions``.
         """
@@ -141,6 +153,7 @@ class OtlpExport:
             name_of,
             export.attributes,
             getter(layout, "return") if layout.returns and layout.place("return") else None,
+            attribute_readers(labels, layout),
         )
         self._removed.pop(layout.layout_id, None)
         self.open(export.signal)

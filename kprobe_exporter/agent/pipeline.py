@@ -26,7 +26,7 @@ from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.records import Batch, Join, Layout
-from kprobe_exporter.model.specs import ProbeSpec
+from kprobe_exporter.model.specs import LabelSpec, ProbeSpec
 from kprobe_exporter.plan import fields_used, recorded, wants_tgid
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import BufferReader, EventSource
@@ -50,6 +50,7 @@ class _Flow(NamedTuple):
     join: JoinRecipe | None
     export: Export | None
     counts: StackCounts | None
+    attributes: tuple[LabelSpec, ...] = ()
 
     @property
     def chosen(self) -> bool:
@@ -195,7 +196,13 @@ class Pipeline:
                     self._pairing.remove(flow.attached.joined)
             for flow in added:
                 if self._otlp is not None and flow.export is not None:
-                    self._otlp.add(flow.attached, flow.export, self._pairing, chosen=flow.chosen)
+                    self._otlp.add(
+                        flow.attached,
+                        flow.export,
+                        self._pairing,
+                        chosen=flow.chosen,
+                        labels=flow.attributes,
+                    )
                 elif flow.attached.joined is not None:
                     self._pairing.add(flow.attached.joined)
                 if flow.counts is not None:
@@ -241,7 +248,8 @@ class Pipeline:
         export = probe.plan.probe.export
         by_kernel = isinstance(attached.spec, ProbeSpec) and attached.spec.stack_table is not None
         counts = None if by_kernel else self._stacks.of(probe.name)
-        each = _Flow(attached, None, None, export if self._otlp is not None else None, counts)
+        sent = export if self._otlp is not None else None
+        each = _Flow(attached, None, None, sent, counts, probe.plan.metrics.attributes)
         return self._summed(probe, each, choosing=choosing)
 
     def _summed(self, probe: ProbeState, each: _Flow, *, choosing: bool) -> _Flow:

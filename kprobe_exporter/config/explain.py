@@ -7,13 +7,12 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from kprobe_exporter.config.fields import PATTERNS, Strict
+from kprobe_exporter.config.fields import PATTERNS, LabelModel, Strict
 from kprobe_exporter.config.schema import (
     AttachModel,
     Document,
     GlobalModel,
     HalfModel,
-    LabelModel,
     MetricModel,
     PairModel,
     ProbeModel,

@@ -7,14 +7,16 @@ from typing import Any
 
 from kprobe_exporter.config.expressions import check_expression
 from kprobe_exporter.config.kernel import EVENTS
+from kprobe_exporter.config.metrics import MetricBuilder
 from kprobe_exporter.config.otlp import ExportModel
-from kprobe_exporter.config.schema import ProbeModel
+from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
-from kprobe_exporter.config.values import Export, Otlp
+from kprobe_exporter.config.values import Export, Label, Otlp
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.formula import COMPUTED
 from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
 
 FILES = ("certificate", "client_certificate", "client_key")
 
@@ -99,12 +101,21 @@ def export_of(
         report(() if short else ("as",), why)
     if model.where is not None:
         check_expression(model.where, ("where",), alternatives, report)
-    for index, name in enumerate(model.attributes):
+    labels: tuple[Label, ...] = ()
+    if isinstance(model.attributes, dict):
+        metric = MetricModel.model_construct(counter="exported_total", labels=model.attributes)
+        labels = tuple(MetricBuilder(metric, probe, alternatives, report, key="attributes").labels())
+        for label in labels:
+            if label.decode and label.decode[0].name in {*OF_THREAD, OF_PROGRAM}:
+                why = f"{label.decode[0].name} is for labels of metrics: an exported event has its container"
+                report(("attributes", label.name), why)
+    names = () if isinstance(model.attributes, dict) else tuple(model.attributes)
+    for index, name in enumerate(names):
         if sentence := _no_attribute(name, alternatives):
             report(("attributes", index), sentence)
-        elif name in model.attributes[:index]:
+        elif name in names[:index]:
             report(("attributes", index), f"{quote(name)} is there already: keep one")
-    return Export(model.signal, model.sample, model.max_per_second, model.where, tuple(model.attributes))
+    return Export(model.signal, model.sample, model.max_per_second, model.where, names, labels)
 
 
 def _no_attribute(name: str, alternatives: Alternatives) -> str | None:

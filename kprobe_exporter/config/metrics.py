@@ -6,9 +6,9 @@ from math import frexp
 from typing import Any
 
 from kprobe_exporter.config.expressions import check_expression, labels_meant, missing_field, with_labels
-from kprobe_exporter.config.fields import bounds
+from kprobe_exporter.config.fields import LabelModel, bounds
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
-from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
+from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
 from kprobe_exporter.config.values import DURATION_BUCKETS, NAMED, RETURN_BUCKETS, Decode, Label, Metric
 from kprobe_exporter.config.wording import Path, listed, quote
@@ -64,14 +64,14 @@ def keeps_powers_of_2(scale: float) -> bool:
     return frexp(scale)[0] == 0.5
 
 
-def labels_of(model: MetricModel) -> Iterator[tuple[str, LabelModel, Path, Path]]:
+def labels_of(model: MetricModel, key: str = "labels") -> Iterator[tuple[str, LabelModel, Path, Path]]:
     """Yield each label's name, what it shows, and the paths of the label and of its field in the metric."""
     if isinstance(model.labels, list):
         for index, name in enumerate(model.labels):
-            yield name, LabelModel(field=name), ("labels", index), ("labels", index)
+            yield name, LabelModel(field=name), (key, index), (key, index)
         return
     for name, label in model.labels.items():
-        path = ("labels", name)
+        path = (key, name)
         if isinstance(label, str):
             yield name, LabelModel(field=label), path, path
         else:
@@ -81,7 +81,7 @@ def labels_of(model: MetricModel) -> Iterator[tuple[str, LabelModel, Path, Path]
 class MetricBuilder:
     """Builds one metric with all its defaults. Problems go to ``report``, by paths within the metric.
 
-    ``native``: a histogram that does not say so itself is a native one, too.
+    ``native``: a histogram that does not say so itself is a native one, too. ``key`` is that of the labels.
     """
 
     def __init__(
@@ -91,8 +91,9 @@ class MetricBuilder:
         alternatives: Alternatives,
         report: Report,
         native: bool = False,
+        key: str = "labels",
     ) -> None:
-        self.native = native
+        self.native, self.key = native, key
         self.model, self.probe, self.alternatives, self.report = model, probe, alternatives, report
         [(self.kind, self.name)] = model.given.items()
 
@@ -102,7 +103,7 @@ class MetricBuilder:
             self.report((self.kind,), sentence)
         self._check_value()
         self._check_scale()
-        labels = tuple(sorted(self._labels(), key=lambda label: label.name))
+        labels = tuple(sorted(self.labels(), key=lambda label: label.name))
         about = self.name.removesuffix("_total").replace("_", " ")
         metric = Metric(
             kind=self.kind,
@@ -174,9 +175,10 @@ class MetricBuilder:
         fits = self.probe.aggregate != "kernel" or keeps_powers_of_2(self.model.scale or 1.0)
         return self.native and fits
 
-    def _labels(self) -> Iterator[Label]:
+    def labels(self) -> Iterator[Label]:
+        """Check and yield the labels."""
         names: set[str] = set()
-        for name, label, path, field_path in labels_of(self.model):
+        for name, label, path, field_path in labels_of(self.model, self.key):
             if name in names:
                 self.report(path, f"the label {name!r} is there already: keep one")
                 continue

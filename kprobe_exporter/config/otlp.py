@@ -8,7 +8,16 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
 
-from kprobe_exporter.config.fields import DURATION, HEADER_NAME, Strict, Where, duration, no_items, shapes
+from kprobe_exporter.config.fields import (
+    DURATION,
+    HEADER_NAME,
+    Attributes,
+    Strict,
+    Where,
+    duration,
+    no_items,
+    shapes,
+)
 
 _ENDPOINT = re.compile(
     r"(?P<scheme>https?://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?"
@@ -148,8 +157,11 @@ class ExportModel(Strict):
     """The most that are sent per second."""
     where: Where | None = None
     """A filter on the probe's fields, evaluated in the agent, for the export alone."""
-    attributes: Annotated[list[str], Field(max_length=64)] = Field(default_factory=no_items)
-    """Names of `fetch` that are sent although they are pointers."""
+    attributes: Attributes = Field(
+        default_factory=no_items, examples=[{"device": {"field": "dev", "decode": "majorminor"}}]
+    )
+    """NAME to field or to `{field, decode}`, sent in addition, as a metric's labels; or a list of names of
+    `fetch` that are sent although they are pointers."""
 
 
 Exported: TypeAlias = Annotated[

@@ -19,12 +19,12 @@ from kprobe_exporter.config.fields import (
     SPACE_NAME,
     Buckets,
     BuiltInBuckets,
-    Decoding,
     Definition,
     Duration,
     Fetch,
     Filter,
     Help,
+    Labels,
     Let,
     Limit,
     LimitModel,
@@ -40,28 +40,6 @@ from kprobe_exporter.config.fields import (
 )
 from kprobe_exporter.config.otlp import Exported, OtlpModel
 from kprobe_exporter.config.values import METRIC_KINDS, Aggregate, MetricKind, SourceName
-
-MAX_LABELS = 32
-
-
-class LabelModel(Strict):
-    """A label's field, and how its value becomes text."""
-
-    field: str
-    """The field that the label shows: `comm`, `cpu`, `return`, …, or a name of `fetch`."""
-    decode: Annotated[Decoding | None, Field(examples=["errno", {"map": {0: "ok", 1: "failed"}}])] = None
-    """A decoder's name, `{NAME: OPTIONS}`, or a list of these to apply in turn."""
-
-
-_Label: TypeAlias = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[LabelModel, Tag("<mapping>")],
-    shapes("a label is the name of a field, or {field: NAME, decode: DECODER}; a list of fields is [comm]"),
-]
-Labels: TypeAlias = Annotated[
-    Annotated[list[Name], Field(max_length=MAX_LABELS), Tag("<list>")]
-    | Annotated[dict[Name, _Label], Field(max_length=MAX_LABELS), Tag("<mapping>")],
-    shapes("labels are a list of fields, or a mapping of NAME to FIELD"),
-]
 
 
 class MetricModel(Strict):

@@ -147,7 +147,8 @@ class Attach:
 class Export(NamedTuple):
     """The export of a probe's single events, which the fields of ``ExportModel`` describe.
 
-    ``sample`` is above 0 and up to 1. ``max_per_second`` is None for no limit for this probe.
+    ``sample`` is above 0 and up to 1. ``max_per_second`` is None for no limit for this probe. ``attributes``
+    are fetched pointers that are sent, and ``labels`` what is sent decoded.
     """
 
     signal: Literal["log", "span"]
@@ -155,6 +156,7 @@ class Export(NamedTuple):
     max_per_second: float | None = None
     where: str | None = None
     attributes: tuple[str, ...] = ()
+    labels: tuple[Label, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,12 @@ class Probe:
     export: Export | None = None
     native: bool = False
     within: Within | None = None
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The labels of its metrics, and those of its exported events."""
+        exported = self.export.labels if self.export is not None else ()
+        return (*(label for metric in self.metrics for label in metric.labels), *exported)
 
 
 @dataclass(frozen=True, slots=True)

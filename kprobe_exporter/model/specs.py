@@ -169,7 +169,8 @@ class MetricSpec(NamedTuple):
 
 class ProbeMetrics(NamedTuple):
     """The metrics of one probe. ``return_buckets`` and ``duration_buckets``, which are in seconds, are the
-    bounds of the built-in histograms; empty for none. ``native``: these have exponential buckets, too."""
+    bounds of the built-in histograms; empty for none. ``native``: these have exponential buckets, too.
+    ``attributes`` are those of its exported events."""
 
     probe: str
     metrics: tuple[MetricSpec, ...]
@@ -177,3 +178,4 @@ class ProbeMetrics(NamedTuple):
     returns: ReturnType | None
     duration_buckets: tuple[float, ...] = ()
     native: bool = False
+    attributes: tuple[LabelSpec, ...] = ()

@@ -28,13 +28,6 @@ def metric_spec(
 ) -> MetricSpec:
     """Return a metric of the configuration as the aggregator takes it; ``lets`` are the probe's."""
 
-    def label_spec(label: Label) -> LabelSpec:
-        made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
-        first = label.decode[0] if label.decode else None
-        in_program = label.field == "caller" and first is not None and first.name == OF_PROGRAM
-        field = CALLER_ADDRESS if in_program else label.field
-        return LabelSpec(label.name, field, made, first in NETWORK_ORDER, first == NAMED)
-
     unit = SECOND if metric.value == DURATION else 1
     # A label may have the name of a field that is computed.
     trees = {name: tree for name, tree in (lets or {}).items() if name not in metric.selecting}
@@ -44,7 +37,7 @@ def metric_spec(
         metric.kind,
         metric.help,
         metric.value,
-        tuple(map(label_spec, metric.labels)),
+        tuple(label_spec(label, decoders) for label in metric.labels),
         metric.buckets or (),
         float(decimal(metric.scale) / unit),  # the quotient of the decimals, to its last digit
         by_fields,
@@ -52,6 +45,15 @@ def metric_spec(
         tuple(name for name in by_labels.fields if name not in metric.selecting) if by_labels else (),
         metric.native,
     )
+
+
+def label_spec(label: Label, decoders: Decoders) -> LabelSpec:
+    """Return a label of a metric or of the export with its decoders ready."""
+    made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
+    first = label.decode[0] if label.decode else None
+    in_program = label.field == "caller" and first is not None and first.name == OF_PROGRAM
+    field = CALLER_ADDRESS if in_program else label.field
+    return LabelSpec(label.name, field, made, first in NETWORK_ORDER, first == NAMED)
 
 
 def computed(probe: Probe) -> tuple[Computed, ...]:
@@ -129,9 +131,8 @@ def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
 def fields_used(probe: Probe) -> set[str]:
     """Return the fields that the probe's metrics and its export use."""
     used = {metric.value for metric in probe.metrics if metric.value is not None}
-    labels = [label for metric in probe.metrics for label in metric.labels]
-    used |= {label.field for label in labels}
-    if any(label.decode and label.decode[0].name == OF_PROGRAM for label in labels):
+    used |= {label.field for label in probe.labels}
+    if any(label.decode and label.decode[0].name == OF_PROGRAM for label in probe.labels):
         used.add("common_tgid")
     used = used.union(*(where_fields(metric.where) - metric.selecting for metric in probe.metrics))
     if probe.export is not None:

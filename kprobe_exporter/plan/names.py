@@ -100,7 +100,7 @@ def _names(
 
 def _wanted(probe: Probe) -> Iterator[tuple[str, str | None]]:
     """Yield the fields of labels that ``name`` decodes, each with the enum that is named for it."""
-    for label in (label for metric in probe.metrics for label in metric.labels):
+    for label in probe.labels:
         for step in label.decode:
             if step == NAMED:
                 yield label.field, None

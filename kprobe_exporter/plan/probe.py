@@ -20,7 +20,7 @@ from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.members import members_note
-from kprobe_exporter.plan.metric import Decoders, computed, fields_used, metric_spec, residual
+from kprobe_exporter.plan.metric import Decoders, computed, fields_used, label_spec, metric_spec, residual
 from kprobe_exporter.plan.names import FieldWords, named, of_function, of_program
 from kprobe_exporter.plan.stacks import recorded, with_trigger
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
@@ -100,7 +100,10 @@ def plan_probe(
     lets = inserted(probe.let)
     metrics = tuple(metric_spec(metric, namespace, decoders, lets) for metric in probe.metrics)
     returns = _returns(alternatives)
-    fed = ProbeMetrics(probe.name, metrics, probe.return_buckets, returns, durations, probe.native)
+    sent = probe.export.labels if probe.export is not None else ()
+    attributes = tuple(label_spec(label, decoders) for label in sent)
+    buckets = probe.return_buckets
+    fed = ProbeMetrics(probe.name, metrics, buckets, returns, durations, probe.native, attributes)
     return ProbePlan(probe, fed, tuple(alternatives))
 
 
@@ -213,7 +216,7 @@ def _with_arguments(attach: Attach, name: str) -> Attach:
 
 def wants_symbols(probes: Iterable[Probe]) -> bool:
     """Whether any label is decoded with the kernel's symbols."""
-    labels = (label for probe in probes for metric in probe.metrics for label in metric.labels)
+    labels = (label for probe in probes for label in probe.labels)
     return any(step.name == "ksym" for label in labels for step in label.decode)
 
 

@@ -4,7 +4,7 @@ The SDK's log record classes are not stable; only this module depends on their s
 attributes are copied from OpenTelemetry's semantic conventions where these have one.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
@@ -59,7 +59,8 @@ class Description:
     ``name`` is the function's, or that of the place or the pair of events. ``kind`` is the kind of the
     probe's target. Arguments that are addresses are sent only if ``attributes`` names them, and a returned
     pointer only if it names ``return``. ``returned`` extracts the return value from a record, which is
-    negative for an error. ``errno_name`` returns the name of a positive error number.
+    negative for an error. ``labels`` read further attributes, each by its name; one with the name of an
+    argument replaces it. ``errno_name`` returns the name of a positive error number.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Description:
         errno_name: Callable[[int], str | None],
         attributes: Collection[str] = (),
         returned: Callable[[Record], Value] | None = None,
+        labels: Sequence[tuple[str, Callable[[Record], str | None]]] = (),
     ) -> None:
         self._errno_name = errno_name
         self._returned = returned
@@ -82,7 +84,8 @@ class Description:
         self._always: dict[str, Attribute] = {PROBE: layout.probe, KIND: kind}
         if ":" not in layout.symbol:  # a place without a name and a pair of events have no function
             self._always[FUNCTION] = layout.symbol
-        elsewhere = {*layout.hidden, "return"} | ({"duration"} if self._duration else set())
+        self._labels = [(name, ARG + name, read) for name, read in labels]
+        elsewhere = {*layout.hidden, "return", *dict(labels)} | ({"duration"} if self._duration else set())
         self._args = [
             (place, arg.name, ARG + arg.name, _address if arg.pointer else plain)
             for place, arg in enumerate(layout.args, VALUES)
@@ -121,6 +124,9 @@ class Description:
             value = record[place]
             if value is not None:
                 found[name] = show(value)
+        for _, name, read in self._labels:
+            if decoded := read(record):
+                found[name] = decoded
         if emission.stack:
             found[STACKTRACE] = "\n".join([text(frame) for frame in emission.stack[:MOST_FRAMES]])
         if emission.attributes is not None:
@@ -129,9 +135,11 @@ class Description:
 
     def line(self, attributes: Mapping[str, Attribute], record: Record) -> str:
         """One line: ``vfs_read(count=512) = -5 EIO in 0.031 ms, cat[4711] on CPU 3``."""
+        shown = [(name, key) for _, name, key, _ in self._args]
+        shown += [(name, key) for name, key, _ in self._labels]
         values = [
             f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
-            for _, name, key, _ in self._args
+            for name, key in shown
             if (value := attributes.get(key)) is not None
         ]
         parts = [f"{self.name}({', '.join(values)})"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.config.exported import DISABLED, IDLE, LONE, NOWHERE
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Export, Otlp
+from kprobe_exporter.config.values import Decode, Export, Label, Otlp
 from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.plan.metric import events_for
@@ -400,6 +400,14 @@ def test_signals(config: Load, signal: str, attach: str) -> None:
     assert export(config, f"{{as: {signal}}}", attach) == Export(signal)  # type: ignore[arg-type]
 
 
+def test_attributes_may_be_decoded_as_labels_are(config: Load) -> None:
+    export = "{as: log, attributes: {e: {field: x, decode: errno}}}"
+    text = f"otlp: {{}}\nprobes: [{{definition: 'p:a f x=$arg1', export: {export}}}]"
+    [probe] = config(text).probes
+    assert probe.export == Export("log", labels=(Label("e", "x", (Decode("errno"),)),))
+    assert probe.labels == probe.export.labels
+
+
 def test_of_a_definition(config: Load) -> None:
     text = "otlp: {}\nprobes: [{definition: 'p:a f x=$arg1', export: {as: log, attributes: [x]}}]"
     assert config(text).probes[0].export == Export("log", attributes=("x",))
@@ -452,8 +460,13 @@ def test_what_a_span_is_for(refused: Refused, form: str, attach: str, expected: 
         ("{as: log, where: 'cpu == 1 && ¦nope > 3'}", "export.where: there is no field 'nope' at"),
         ("{as: log, where: ¦duration > 1}", "export.where: there is no 'duration' at tracepoint:a:b"),
         ("{as: log, where: 'cpu == 1 || ¦comm == 3'}", "export.where: 'comm' is a string, put 3 in"),
-        ("{as: log, attributes: ¦n}", "export.attributes: must be a list, and not the text 'n'"),
+        ("{as: log, attributes: ¦n}", "export.attributes: attributes are a list of names of `fetch`, or a"),
         ("{as: log, attributes: [¦3]}", "export.attributes[0]: must be text, and not 3"),
+        ("{as: log, attributes: {d: {field: ¦nn, decode: errno}}}", "export.attributes.d.field: there is no"),
+        (
+            "{as: log, attributes: {d: {field: n, decode: ¦nope}}}",
+            "export.attributes.d.decode: there",
+        ),
         ("{as: log, attributes: [n, ¦n]}", "export.attributes[1]: 'n' is there already: keep one"),
         ("{as: log, attributes: [n, ¦nn]}", "export.attributes[1]: 'nn' is not fetched at tracepoint:a:b"),
         ("{as: log, attributes: [¦comm]}", "export.attributes[0]: 'comm' is a built-in field, and"),

@@ -59,6 +59,19 @@ def span_attributes(built: Builder, record: Record, **more: Any) -> dict[str, An
     return attributes_of(decoded(built.span(Emission(record, 5, 6, **more))).attributes)
 
 
+def test_labels_are_attributes_and_replace_the_argument_of_their_name() -> None:
+    readers: list[tuple[str, Callable[[Record], str | None]]] = [
+        ("device", lambda record: "254:0"),
+        ("name", lambda record: "x"),
+        ("none", lambda record: None),
+    ]
+    described = Description(CALL, "call", name_of, labels=readers)
+    attributes, _ = described.attributes(Emission(call()))
+    assert (attributes["kprobe.arg.device"], attributes["kprobe.arg.name"]) == ("254:0", "x")
+    assert "kprobe.arg.none" not in attributes
+    assert 'device="254:0", name="x"' in described.line(attributes, call())
+
+
 def test_a_programs_error_is_a_number() -> None:
     made = builder(replace(CALL, returns=INT._replace(errno=False)), "ucall")
     assert span_attributes(made, call(-3))["error.type"] == "-3"
