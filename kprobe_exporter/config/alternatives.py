@@ -31,6 +31,17 @@ THREAD_KEYS = frozenset({"tid", "pid", "cpu", "common_pid", "common_tgid", "comm
 RETURN_OF_END = "a pair's `return` is that of its last event: fetch this one's $retval under another name"
 
 
+RUNS = "tracepoint:sched:sched_switch"
+WOKEN = frozenset(
+    f"tracepoint:sched:{event}" for event in ("sched_waking", "sched_wakeup", "sched_wakeup_new")
+)
+PREEMPTED = (
+    "a thread that loses its CPU although it could continue waits as well, and is not counted: begin with"
+    f" {RUNS}, too, as examples/runqlat.yaml does"
+)
+"""The warning about a pair that measures the wait for a CPU from a wakeup alone."""
+
+
 def alternatives(probe: ProbeModel, report: Report, defined: Target | None = None) -> Alternatives:
     """Return all alternatives of a well-formed probe, in order. Problems go to ``report``.
 
@@ -101,6 +112,8 @@ class _Pair:
             self.report((*self.path, "returns"), f"{end.attach.target} has no return value to read")
         self._compare_keys([*begins, end])
         self._compare_nulls([begin.attach for begin in begins])
+        if str(end.attach.target) == RUNS and {str(begin.attach.target) for begin in begins} <= WOKEN:
+            self.report.warn((*self.path, "pair", "from"), PREEMPTED)
         fields: dict[str, FieldType | None] = {**end.fields}
         for name in {name for begin in begins for name in begin.fields}:
             if all(name in begin.fields for begin in begins):

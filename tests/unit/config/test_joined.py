@@ -590,3 +590,23 @@ def test_a_field_of_either_event_is_not_absent(config: Load) -> None:
     end = "{to: 'tracepoint:a:end', fetch: {x: null, y: y, z: null}}"
     pair = f"attach: {{pair: {{from: 'tracepoint:a:one', to: {end}, key: tid}}}}"
     assert attached(config, f"{pair}, fetch: {{x: x, y: null}}").absent == frozenset({"z"})
+
+
+@pytest.mark.parametrize(
+    ("begins", "warned"),
+    [
+        ("[{to: 'tracepoint:sched:sched_wakeup', fetch: {task: pid}}]", True),
+        (
+            "[{to: 'tracepoint:sched:sched_wakeup', fetch: {task: pid}},"
+            " {to: 'tracepoint:sched:sched_switch', fetch: {task: prev_pid}}]",
+            False,
+        ),
+        ("[{to: 'tracepoint:block:block_rq_issue', fetch: {task: dev}}]", False),
+    ],
+)
+def test_a_wait_for_a_cpu_also_begins_where_a_thread_loses_it(
+    config: Load, begins: str, warned: bool
+) -> None:
+    to = "{to: 'tracepoint:sched:sched_switch', fetch: {task: next_pid}}"
+    found = config(f"probes: [{{name: p, attach: {{pair: {{from: {begins}, to: {to}, key: task}}}}}}]")
+    assert ["waits as well, and is not counted" in one for one in found.warnings] == [True] * warned
