@@ -14,7 +14,7 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import decoders
 from kprobe_exporter.model.specs import ProbeSpec
-from kprobe_exporter.plan import ProbePlan, narrowed, plan_probe, wants_symbols
+from kprobe_exporter.plan import Kernel, ProbePlan, narrowed, plan_probe, wants_symbols
 from kprobe_exporter.probing.attach import settle
 from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.probing.event_source import EventSource, unreadable
@@ -49,6 +49,7 @@ class Installer:
         self._resolver = Resolver.of(running_kernel(self._instance.files))
         self._symbols = Symbols(self._instance.files)
         self._loaded = False
+        self._kernel: Kernel | None = None
 
     def expand(self, config: Config) -> Config:
         """Replace each pattern by one probe per function or tracepoint that it matches now.
@@ -68,6 +69,7 @@ class Installer:
         with ExitStack() as after_an_error:
             after_an_error.callback(self._instance.probed_files.close)
             kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
+            self._kernel = kernel
             self._identities.follow(self._instance, kernel, self._layout_ids)
             if wants_symbols(probes) and not self._loaded:
                 self._symbols = Symbols(self._instance.files)  # a new object: the old one is in use
@@ -103,6 +105,9 @@ class Installer:
                     probe.fail(f"{UNEXPECTED}: {error}.")
                 if probe.attached is not None:
                     there += [part.spec for part in probe.attached.parts]
+            if self._kernel is not None:
+                layouts = [spec.layout for spec in there if spec.plan == "events"]
+                self._identities.follow_names(layouts, self._instance, self._kernel, self._layout_ids)
             try:
                 self._instance.read("tracing_on")
             except OSError as error:  # tracefs is gone, so the probes were not refused

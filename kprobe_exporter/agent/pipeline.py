@@ -12,7 +12,9 @@ from kprobe_exporter.agent.thread_events import (
     ENDS_OF_CALLS,
     Handle,
     Identities,
+    comm_places,
     handlers,
+    namings,
     starts_of_threads,
     thread_events,
 )
@@ -113,6 +115,7 @@ class Pipeline:
             self._identities.cgroups.lost(max(loss.end for loss in batch.losses))
         for layout_id in self._starts & batch.arrived.keys():
             del batch.arrived[layout_id]
+        self._identities.names.take(batch)
         batch = self._pairing.pair(batch)
         self._recorded.take(batch)
         self._aggregator.consume(batch)
@@ -166,6 +169,13 @@ class Pipeline:
             layouts |= {part.layout: part.system for part in flow.attached.parts}
             of_all_threads |= flow.ends
         filters = record_filters(flow.attached.part_filters for flow in flows.values())
+        named = {
+            part.layout.layout_id: self._looked_up(part.layout)
+            for flow in flows.values()
+            for part in flow.attached.parts
+        }
+        by_name = {layout_id: filters.pop(layout_id) for layout_id in [*filters] if named[layout_id]}
+        learns = namings(self._identities.name_events)
         starts = starts_of_threads(self._identities.process_events, self._buffers.thread_started)
         self._starts |= starts.keys()
         filters |= starts
@@ -212,6 +222,7 @@ class Pipeline:
             for layout, handle in ends.items():
                 self._pairing.follow(layout, handle)
             self._thread_events = ends
+            self._identities.names.follow(learns, named, by_name)
             self.consume(Batch())  # tells the calls that were open, without waiting for an event
             swap()
 
@@ -252,9 +263,15 @@ class Pipeline:
         each = _Flow(attached, None, None, sent, counts, probe.plan.metrics.attributes)
         return self._summed(probe, each, choosing=choosing)
 
+    def _looked_up(self, layout: Layout) -> tuple[int, ...]:
+        """Return where records have a name that `ThreadNames` replaces: they are needed one by one."""
+        return comm_places(layout) if self._identities.name_events.parts else ()
+
     def _summed(self, probe: ProbeState, each: _Flow, *, choosing: bool) -> _Flow:
         """Return the flow with what the source does, if it need not deliver each event."""
         attached, export, choice, stacks = each.attached, each.export, None, None
+        if any(self._looked_up(part.layout) for part in attached.parts):
+            return each
         if export is not None:
             assert self._otlp is not None
             choice = self._otlp.choice(attached, export) if choosing else None

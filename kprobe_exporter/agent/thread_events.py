@@ -1,21 +1,23 @@
 """Tracepoints about threads that the agent records for itself, and the identities that it learns by them."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
+from kprobe_exporter.aggregate.thread_names import Naming, ThreadNames
 from kprobe_exporter.config.values import Attach, Config, Probe
 from kprobe_exporter.errors import ProbeRefused, TracefsError
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import Pods, Whereabouts
 from kprobe_exporter.identity.procfs import HOST_IDS, host_proc
+from kprobe_exporter.identity.threads import living
 from kprobe_exporter.model.aggregation import RecordFilter
 from kprobe_exporter.model.joins import ThreadEvent
-from kprobe_exporter.model.records import TID, TIME, Layout, Record
+from kprobe_exporter.model.records import TID, TIME, VALUES, Layout, Record
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD, ProbeSpec
 from kprobe_exporter.plan import Kernel, wants_tgid
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
@@ -46,7 +48,11 @@ MOVE = Followed(
 EXEC = Followed("sched", "sched_process_exec", {"old": "old_pid"})
 EXIT = Followed("sched", "sched_process_exit")
 
+NAMED = NEW._replace(fields={"named": "pid", "name": "comm"})
+RENAMED = Followed("task", "task_rename", {"named": "pid", "name": "newcomm"})
+
 CGROUP_EVENTS = (NEW, MOVE, EXEC, EXIT)
+NAME_EVENTS = (NAMED, RENAMED)
 THREAD_EVENTS = (NEW, EXEC, EXIT)
 
 
@@ -171,7 +177,16 @@ class Identities:
         )
         self.thread_events = OwnTracepoints(THREAD_EVENTS, "calls stay open when their thread ends")
         self.process_events = OwnTracepoints((NEW,), "processes of threads that have ended may be unknown")
-        self.tracepoints = self.cgroup_events, self.thread_events, self.process_events
+        self.names = ThreadNames()
+        self.name_events = OwnTracepoints(
+            NAME_EVENTS, "names of threads are looked up in /proc only", self._read_names
+        )
+        self.tracepoints = (
+            self.cgroup_events,
+            self.thread_events,
+            self.process_events,
+            self.name_events,
+        )
         self.notice = ""
         self._exported = False
         self.whereabouts = Whereabouts(self.cgroups, self.pods, nested=nested)
@@ -223,10 +238,39 @@ class Identities:
         if (reason := self.cgroup_events.follow(instance, kernel, layout_ids)) is not None:
             log.warning("%s%s", self.cgroup_events.without, reason)
 
+    def follow_names(
+        self, layouts: Iterable[Layout], instance: Instance, kernel: Kernel, layout_ids: Iterator[int]
+    ) -> None:
+        """Do the same for names, which are needed if the events of one of these layouts do not hold them."""
+        self.name_events.wanted = any(comm_places(layout) for layout in layouts)
+        if (reason := self.name_events.follow(instance, kernel, layout_ids)) is not None and kernel.binary:
+            log.warning("%s%s", self.name_events.without, reason)
+
+    def _read_names(self) -> None:
+        self.names.begin(living())
+
     def _read_cgroups(self) -> None:
         """Forget what was known, and read all threads from /proc."""
         self.cgroups.lost()
         self.cgroups.scan()
+
+
+def comm_places(layout: Layout) -> tuple[int, ...]:
+    """Return where a record has a name that was looked up: a tracepoint's own event does not hold it.
+
+    A record whose stack comes after it cannot be replaced by another one.
+    """
+    if layout.stack or layout.user_stack:
+        return ()
+    return tuple(place for place, arg in enumerate(layout.args, VALUES) if arg.kind == "comm")
+
+
+def namings(own: OwnTracepoints) -> dict[int, Naming]:
+    """Return, by layout_id, where the events that name a thread have its id and its name."""
+    return {
+        part.layout.layout_id: Naming(part.layout.index("named"), part.layout.index("name"))
+        for part in own.parts
+    }
 
 
 def handlers(own: OwnTracepoints, threads: Cgroups | EndedThreads) -> Mapping[Layout, Handle]:
@@ -235,11 +279,7 @@ def handlers(own: OwnTracepoints, threads: Cgroups | EndedThreads) -> Mapping[La
 
 
 def _handler(event: str, layout: Layout, threads: Cgroups | EndedThreads) -> Handle:
-    def place(name: str) -> int:
-        found = layout.place(name)
-        assert found is not None
-        return found
-
+    place = layout.index
     match event:
         case NEW.event:
             child, flags = place("child"), place("flags")

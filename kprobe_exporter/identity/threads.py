@@ -41,6 +41,23 @@ class SavedFiles(Protocol):
     def open_pipe(self, path: str) -> int: ...
 
 
+def living(proc: Path = Path("/proc")) -> dict[int, bytes]:
+    """Return the names of all threads that live, by id. Costs about 20 µs a thread."""
+    found: dict[int, bytes] = {}
+    place = host_proc(proc)
+    for task in place.glob("[0-9]*/task/[0-9]*") if place is not None else ():
+        with suppress(OSError):  # it may have ended
+            found[int(task.name)] = _as_in_events((task / "comm").read_bytes())
+    return found
+
+
+def _as_in_events(text: bytes) -> bytes:
+    """Return the name as events have it, without what /proc adds to a worker's."""
+    shown = text.removesuffix(b"\n")
+    worker = WORKER.match(shown)
+    return (worker[0] if worker else shown)[:COMM_BYTES]
+
+
 class Threads:
     """Looks threads up; the reader's thread owns it.
 
@@ -90,13 +107,8 @@ class Threads:
         return 0 if tid == 0 else self._tgids.get(tid)
 
     def _living_comm(self, tid: int) -> bytes | None:
-        """Return the name as events have it, without what /proc adds to a worker's."""
         text = self._of(tid, "comm")
-        if text is None:
-            return None
-        shown = text.removesuffix(b"\n")
-        worker = WORKER.match(shown)
-        return (worker[0] if worker else shown)[:COMM_BYTES]
+        return None if text is None else _as_in_events(text)
 
     def _living_tgid(self, tid: int) -> int | None:
         found = TGID.search(self._of(tid, "status") or b"")

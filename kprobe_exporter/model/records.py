@@ -64,6 +64,12 @@ class Layout:
             return None if self.args[place - VALUES].field == "comm" else place
         return places.get(name)
 
+    def index(self, name: str) -> int:
+        """Return the index of an argument that a record of this layout has."""
+        found = self.place(name)
+        assert found is not None
+        return found
+
 
 Record: TypeAlias = tuple[Any, ...]
 """One event as the sources deliver it: a flat tuple, since this is the hot path. Its indexes:
@@ -88,6 +94,10 @@ is the woken thread's."""
 PLACES = {"cpu": CPU, "tid": TID, "pid": TGID, "caller": CALLER}
 PLACES |= {name: PLACES[short] for name, short in COMMON.items() if short in PLACES}
 """The indexes of the fields that every record has, where the event has no argument of the name."""
+
+
+OF_THREADS = 1 << 16
+"""Added to a CPU's number for its second buffer, in which events about threads are: it is read as a CPU."""
 
 
 class Loss(NamedTuple):

@@ -215,8 +215,9 @@ class _Tracepoint:
     def filtered(self, text: str, wanted: set[str], *, counted: bool) -> list[ProbeSpec | Unsupported]:
         """Return the ways to filter the tracepoint's own event, in order.
 
-        It can be shared with other probes unless the kernel alone filters, as by the name of a thread that
-        the event does not hold: until the agent looks it up, the thread may have ended.
+        It can be shared with other probes unless the kernel alone filters, as in text by the name of a thread
+        that the event does not hold: until the agent looks it up, the thread may have ended. Where pages are
+        read, the agent knows the name by the kernel's events about threads.
         """
         own = self.own(wanted)
         by_kernel = own if isinstance(own, Unsupported) else self.kernel_filters(text, own)
@@ -228,7 +229,7 @@ class _Tracepoint:
         if isinstance(by_agent, Unsupported) or isinstance(by_kernel, Unsupported):
             return [by_kernel, by_agent]
         compared = {by_agent.layout.place(name) for name in ours.fields}
-        if any(
+        if not self.binary and any(
             arg.kind == "comm" and place in compared for place, arg in enumerate(by_agent.layout.args, VALUES)
         ):
             return [by_kernel, by_agent]

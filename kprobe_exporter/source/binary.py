@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model.records import TIME, Batch, Loss, Record
+from kprobe_exporter.model.records import OF_THREADS, TIME, Batch, Loss, Record
 from kprobe_exporter.source.pages import NEVER_ONLINE, UNKNOWN
 
 PULL_BYTES = 256 * 1024
@@ -20,9 +20,6 @@ MOST_PAGES = 64
 
 MANY = 8192
 """Records or label sets after which a batch is delivered. It bounds memory."""
-
-OF_THREADS = 1 << 16
-"""Added to a CPU's number for its second buffer, in which events about threads are: it is read as a CPU."""
 
 MOST_HELD = 65_536
 """Records that may wait for those of other CPUs. Beyond it, records may be delivered out of order."""
