@@ -6,18 +6,21 @@ the thread's name (trace_eprobe_tp_arg_update() of kernel/trace/trace_eprobe.c).
 """
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kprobe_exporter.config.values import Attach
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import EventFormat
-from kprobe_exporter.grammar.filter import KERNEL_WORDS
+from kprobe_exporter.grammar.filter import KERNEL_WORDS, parse_filter
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import filter_fields
 
 GENERIC = {"COMM": COMMON_COMM, "CPU": "common_cpu", "cpu": "common_cpu"}
 """Words of the kernel's filters for the thread, unless the event has a field of the name, and ours for it."""
+
+IN_FILTERS = {"tid": "common_pid", "cpu": "CPU", **KERNEL_WORDS}
+"""Our names for the thread, and the words of the kernel's filters for it."""
 
 INSTEAD = {
     "comm": {COMMON_COMM: "the thread's name"},
@@ -42,6 +45,7 @@ others are read, a process that lived shortly has ended, and its name is unknown
 class EventFields:
     """The fields of one tracepoint under our names.
 
+    ``attach`` has a filter in which the kernel's words mean the thread.
     ``wanted`` are the fields that metrics and the export use. ``used`` maps our names to the event's fields:
     those that are fetched, and those that the filter or ``wanted`` names.
     """
@@ -54,6 +58,10 @@ class EventFields:
     @classmethod
     def of(cls, attach: Attach, form: EventFormat, wanted: Set[str]) -> "EventFields":
         """Find the fields. Raises GrammarError if one that is fetched is missing."""
+        if attach.filter is not None:
+            ours = attach.fetch.keys() | attach.read.keys() | form.fields.keys()
+            words = {name: word for name, word in IN_FILTERS.items() if name not in ours}
+            attach = replace(attach, filter=parse_filter(attach.filter).rename(words).render())
         comms = {COMMON_COMM} if "comm" in form.fields else {COMMON_COMM, "$comm"}
         used = {name: field.removeprefix("$") for name, field in attach.fetch.items() if field not in comms}
         others = (filter_fields(attach.filter) | (wanted & INSTEAD.keys())) - attach.fetch.keys()

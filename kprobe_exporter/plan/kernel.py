@@ -8,7 +8,6 @@ from kprobe_exporter.config.values import Metric, Probe
 from kprobe_exporter.elf import Code, UsdtProbe, locate, locate_usdt
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import LONGEST, LONGEST_NAME, FetchArg
-from kprobe_exporter.grammar.filter import KERNEL_WORDS
 from kprobe_exporter.grammar.formula import as_filter
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
@@ -16,6 +15,7 @@ from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.values import MAX_ERRNO, ReturnType
+from kprobe_exporter.plan.event_fields import IN_FILTERS
 from kprobe_exporter.plan.typed import Prototypes
 
 CPU = HistKey("cpu", "common_cpu", 32)
@@ -23,7 +23,6 @@ TID = HistKey("tid", "common_pid", 32, signed=True)
 COMMON = {"cpu": CPU, "common_cpu": CPU, "tid": TID, "common_pid": TID}
 """Keys that hist triggers have for every event (kernel/trace/trace_events_hist.c, parse_field)."""
 
-RENAMED = {"tid": "common_pid", "cpu": "CPU", **KERNEL_WORDS}  # the names of the same fields in a filter
 WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)  # those of a C ``int`` that was read as 64 bits
 
 MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17  # TRACING_MAP_BITS_MIN and _MAX of kernel/trace/tracing_map.h
@@ -126,7 +125,7 @@ def aggregated(
     """
     returns = spec.layout.returns
     absent = spec.layout.absent
-    tables = _Tables(only, {**COMMON, **known}, {**RENAMED, **names}, absent, returns, max_series)
+    tables = _Tables(only, {**COMMON, **known}, {**IN_FILTERS, **names}, absent, returns, max_series)
     try:
         for number, metric in enumerate(probe.metrics):
             tables.metric(number, metric)

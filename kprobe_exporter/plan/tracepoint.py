@@ -46,11 +46,9 @@ def tracepoint_specs(
         return [Unsupported(str(attach.target), reason)]
     try:
         form = _typed(parse_format(text), attach)
-        if attach.filter and "tid" not in attach.fetch.keys() | form.fields.keys():
-            renamed = parse_filter(attach.filter).rename({"tid": "common_pid"})  # the kernel's word for it
-            attach = replace(attach, filter=renamed.render())
         attach, memory = _behind_fields(attach, form, kernel.types)
         fields = EventFields.of(attach, form, wanted)
+        attach = fields.attach
     except GrammarError as error:
         return [Unsupported(str(attach.target), error.message)]
     tracepoint = _Tracepoint(probe, attach, form, fields, memory, layout_ids, kernel.binary)

@@ -124,7 +124,7 @@ def test_the_tracepoints_own_record(tmp_path: Path) -> None:
     [
         ('comm == "x" && pid == 3', 'comm == "x" && pid == 3', 'comm == "x" && pid == 3', {"comm", "own"}),
         ('common_comm == "x"', 'COMM == "x"', 'COMM == "x"', {"common_comm"}),
-        ("common_cpu == 1 && cpu == 2", "CPU == 1 && cpu == 2", "CPU == 1 && cpu == 2", {"common_cpu"}),
+        ("common_cpu == 1 && cpu == 2", "CPU == 1 && CPU == 2", "CPU == 1 && CPU == 2", {"common_cpu"}),
         (
             "common_pid == 3 && own == 4",
             "common_pid == 3 && own == 4",
