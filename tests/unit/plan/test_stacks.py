@@ -132,9 +132,3 @@ def test_a_place_in_a_program_has_the_programs_stack_alone(first: Plan) -> None:
     specs = [spec for half in call.ways for spec in half if isinstance(spec, ProbeSpec)]
     assert [spec.layout.user_stack for spec in specs] == [spec.role == "begin" for spec in specs]
     assert not any(spec.stack for spec in specs)
-
-
-def test_a_program_has_no_stack_of_the_kernel(first: Plan) -> None:
-    way = first("attach: 'uprobe:/bin/sh:0x1000', stacks: {}")
-    assert isinstance(way, Unsupported)
-    assert "the kernel has no stack behind a program's code" in way.reason
