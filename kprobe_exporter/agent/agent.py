@@ -53,6 +53,7 @@ from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.removal import Removal
+from kprobe_exporter.util.overruns import OVERRUNS
 
 if TYPE_CHECKING:
     from kprobe_exporter.agent.otlp import OtlpExport
@@ -165,6 +166,7 @@ class Agent:
                 *self_metrics.off_families(statuses),
                 *self_metrics.stack_families(self._stacks.lost()),
                 *self_metrics.fault_families(self._interference.faults, self._interference.noticed),
+                *self_metrics.overrun_families(OVERRUNS.counts()),
                 self._audit.family(),
                 self._supervisor.overhead.family(probe.name for probe in probes),
                 *(self._otlp.families() if self._otlp else ()),

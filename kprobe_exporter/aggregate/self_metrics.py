@@ -24,6 +24,8 @@ HELP = {
     " exceeds a limit.",
     "fault": "1 while this interference from outside the agent persists.",
     "faults_total": "Times that each fault began, including those repaired at once.",
+    "budget_overruns_total": "Times that a file, a process or a container took more than reading it may cost,"
+    " and was refused for a minute.",
     "build_info": "The running agent.",
     "kernel_info": "The running kernel.",
     "events_total": "Events that passed the probe's filter and were delivered.",
@@ -80,6 +82,11 @@ def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tupl
         _by("fault", "fault", {fault: float(fault in holding) for fault in noticed}),
         _by("fault", "faults_total", noticed),
     )
+
+
+def overrun_families(overruns: Mapping[str, int]) -> tuple[Family, ...]:
+    """Return how often a source went over its budget, by its kind."""
+    return (_by("source", "budget_overruns_total", overruns),)
 
 
 def agent_families(

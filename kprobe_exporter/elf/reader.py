@@ -32,6 +32,7 @@ from kprobe_exporter.elf.tables import (
 )
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.util.file_access import NotRegularError
+from kprobe_exporter.util.overruns import OVERRUNS
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
     """Open a file read-only. Raises GrammarError for any fault of it, also inside the ``with`` block.
 
     With ``files`` it stays open and parsed there, under each of its paths, until these are closed. Then all
-    questions have one budget, and a file that took too much work is not read again.
+    questions have one budget. A file that took too much work is not read again for a minute.
     """
     with closing(ProbedFiles()) if files is None else nullcontext(files) as held:
         try:
@@ -85,6 +86,8 @@ def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
             status = os.fstat(stream.fileno())
             parsed = held.parsed.pop((status.st_dev, status.st_ino), None) or _Parsed(FileBudget())
             held.parsed[status.st_dev, status.st_ino] = parsed  # the last one is that which was asked last
+            if OVERRUNS.refused("file", (status.st_dev, status.st_ino)):
+                raise GrammarError(f"{path} {Exhausted()}")
             try:
                 with parsed.budget.question():
                     yield _file(parsed, path, stream, status)
@@ -96,8 +99,11 @@ def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
             raise GrammarError(f"{path} cannot be read: {error.strerror or error}") from None
         except Exception:  # pyelftools may raise any kind on invalid headers, and instead of Exhausted
             damaged = "is damaged: its headers contradict each other or its size"
-            why = Exhausted() if parsed.budget.exhausted else damaged
-            raise GrammarError(f"{path} {why}") from None
+            if not parsed.budget.exhausted:
+                raise GrammarError(f"{path} {damaged}") from None
+            message = f"{path} {Exhausted()}"
+            OVERRUNS.add("file", (status.st_dev, status.st_ino), message)
+            raise GrammarError(message) from None
 
 
 def _file(parsed: _Parsed, path: str, stream: BinaryIO, status: os.stat_result) -> "ElfFile":

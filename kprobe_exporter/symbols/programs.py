@@ -15,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.identity.procfs import host_proc
 from kprobe_exporter.model.stacks import Addresses, Frames, Place
+from kprobe_exporter.util.overruns import OVERRUNS
 from kprobe_exporter.util.rooted_path import itself, open_rooted
 from kprobe_exporter.util.token_bucket import TokenBucket
 
@@ -150,6 +151,8 @@ class Programs:
         self._bucket.level -= len(text) // TYPICAL
         lines = islice(MAPPING.finditer(text), MOST_MAPPINGS)
         mappings = [self._mapping(pid, one) for one in lines]
+        if len(mappings) == MOST_MAPPINGS:
+            OVERRUNS.add("process", pid, f"process {pid} has more than {MOST_MAPPINGS} executable mappings")
         if not mappings and process is not None:  # it has ended, and these are its last stacks
             mappings = process.mappings
         found = _Process(now, mappings)

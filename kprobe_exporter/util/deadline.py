@@ -4,7 +4,6 @@ A file system that does not answer (NFS, FUSE, a driver of volumes) blocks a sys
 ends that. So the thread that hangs is left behind, and its source is refused until it comes back.
 """
 
-import logging
 import re
 import threading
 import time
@@ -15,7 +14,7 @@ from errno import ETIMEDOUT
 from queue import SimpleQueue
 from typing import TypeVar
 
-log = logging.getLogger(__name__)
+from kprobe_exporter.util.overruns import OVERRUNS
 
 T = TypeVar("T")
 
@@ -99,7 +98,7 @@ class Deadlines:
                 self._left = max(0.0, self._left - (self._refilled - began))
                 self._hanging.add(source)
                 self._refused[source] = self._refilled + REFUSED_S
-            log.warning("%s: %s (tried again in %g s, once it answers)", source, NO_ANSWER, REFUSED_S)
+            OVERRUNS.add("container", source, f"{source}: {NO_ANSWER}")
             self._jobs.put(_end)
             self._jobs = None
             raise TimeoutError(ETIMEDOUT, NO_ANSWER)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.elf import functions, locate, usdt_probes
+from kprobe_exporter.elf.names import functions_at
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.util.overruns import OVERRUNS
 from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.counted_reads import Reads
 from tests.support.crafted_elf import (
@@ -49,6 +51,7 @@ def asked(ask: Callable[[], object]) -> tuple[str, int, float]:
     began = time.thread_time()
     said = refusal(ask)
     took = time.thread_time() - began
+    OVERRUNS.clear()
     tracemalloc.start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kprobe_exporter.elf.budget.MOST_SECONDS", 60.0)  # tracing takes ten times as long
@@ -199,6 +202,19 @@ def test_a_file_that_takes_too_long_is_read_once(tmp_path: Path, monkeypatch: py
     assert reads.bytes - before < 1 << 20  # one read of the table, whose charge is refused
     assert locate(parse_target(f"uprobe:{good}:f"), files).offset == CODE
     files.close()
+
+
+def test_a_file_over_its_budget_is_refused_for_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Labels ask for its functions again and again: it costs its budget once, and is told once."""
+    bad = elf(tmp_path / "bad", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1) * 30_000, 1, 0))
+    reads, before = Reads(monkeypatch), OVERRUNS.counts()["file"]
+    monkeypatch.setattr("kprobe_exporter.elf.budget.MOST_BYTES", 4096)
+    said = {refusal(lambda: functions_at(str(bad), [CODE])) for _ in range(5)}
+    assert reads.files == 1
+    assert len(said) == caplog.text.count("is damaged or no usual program") == 1
+    assert OVERRUNS.counts()["file"] == before + 1
 
 
 def test_a_budget_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,57 @@
+"""Sources that took more than their budget: files, processes and containers that others made.
+
+Each is refused for a while, so that it costs its budget once in that time, is logged once, and is counted.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import Literal, TypeAlias, get_args
+
+log = logging.getLogger(__name__)
+
+Kind: TypeAlias = Literal["file", "process", "container"]
+
+REFUSED_S = 60.0
+MOST_SOURCES = 1024  # Sources that are refused at a time; the oldest ones are forgotten
+
+
+class Overruns:
+    """What went over its budget. Any thread may call it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until: dict[tuple[Kind, Hashable], float] = {}
+        self._counts: dict[Kind, int] = dict.fromkeys(get_args(Kind), 0)
+
+    def add(self, kind: Kind, source: Hashable, message: str) -> None:
+        """Refuse a source from now on, and count and log it, unless it is refused already."""
+        with self._lock:
+            now = self._clock()
+            if now < self._until.pop((kind, source), now):
+                self._until[kind, source] = now + REFUSED_S
+                return
+            while len(self._until) >= MOST_SOURCES:
+                del self._until[next(iter(self._until))]
+            self._until[kind, source] = now + REFUSED_S
+            self._counts[kind] += 1
+        log.warning("%s", message)
+
+    def refused(self, kind: Kind, source: Hashable) -> bool:
+        """Return whether a source is refused now."""
+        return self._clock() < self._until.get((kind, source), 0.0)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how often a source of each kind went over its budget."""
+        with self._lock:
+            return {str(kind): count for kind, count in self._counts.items()}
+
+    def clear(self) -> None:
+        """Refuse none any more."""
+        self._until.clear()
+
+
+OVERRUNS = Overruns()
+"""Those of this process."""
