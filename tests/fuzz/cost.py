@@ -4,9 +4,10 @@ A bound on the form of an input says nothing about its cost. So each reader has 
 processor time and the most memory that an input may cost, by its size.
 """
 
+import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -17,13 +18,20 @@ from typing import NamedTuple
 from kprobe_exporter.btf.prototypes import read_prototypes
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.yaml_source import YamlSource
+from kprobe_exporter.diagnose.archive import pack, unpack
+from kprobe_exporter.diagnose.saved_kernel import ABOUT, FORMAT, PATHS, saved_kernel
 from kprobe_exporter.elf import functions
+from kprobe_exporter.elf.loader_cache import LoaderCache
+from kprobe_exporter.elf.notes import parse_notes
 from kprobe_exporter.errors import ConfigError, GrammarError
+from kprobe_exporter.identity.procfs import INITIAL
 from kprobe_exporter.source.lines import LineParser
-from tests.fuzz import http
+from kprobe_exporter.symbols.programs import UNKNOWN, Programs
+from tests.fuzz import http, readers_of_kernel
 from tests.fuzz.material import crafted, hello, programs
 from tests.fuzz.target import Input, Line, Take, Target, spending
 from tests.fuzz.trace_text import layouts, saved, stacked
+from tests.support import loader_caches
 from tests.support.btf_samples import SAMPLE
 from tests.unit.captured import captured
 
@@ -62,6 +70,48 @@ def _btf(types: bytes) -> bytes:
     return _BTF_HEADER.pack(*header) + types + strings
 
 
+_CACHE_HEADER, _ENTRY = struct.Struct("=20sIIB3xI12x"), struct.Struct("=iIIIQ")  # dl-cache.h of glibc
+_TGIDS = readers_of_kernel.READERS["saved_tgids"]
+_NOTE = struct.pack("<III8sQQQ", 8, 32, 3, b"stapsdt", 1, 2, 0) + b"a\0b\0-4@x\0"
+_MAPPINGS = (
+    b"00400000-00402000 r-xp 00000000 fe:01 1234 /usr/bin/program\n"
+    b"7f0000000000-7f0000002000 r-xp 00001000 fe:01 77 /lib/libc.so.6\n"
+    b"7ffc0000-7ffd0000 rw-p 00000000 00:00 0 [stack]\n"
+)
+
+
+def _cache(data: bytes, _: Path) -> bool:
+    """Read a cache with these entries, of which each names one of two libraries, one by a long path."""
+    names = b"libc.so.6\0/" + b"a" * 4000 + b"\0"
+    count = len(data) // _ENTRY.size
+    start = _CACHE_HEADER.size + count * _ENTRY.size
+    table = b"".join(
+        _ENTRY.pack(loader_caches.X86_64, start, start + 10 * (path % 2), 0, hwcap)
+        for _, _, path, _, hwcap in _ENTRY.iter_unpack(data[: count * _ENTRY.size])
+    )
+    header = (b"glibc-ld.so.cache1.1", count, len(names), loader_caches.NATIVE, 0)
+    cache = LoaderCache(_CACHE_HEADER.pack(*header) + table + names, loader_caches.X86_64)
+    return bool([*cache.find("libc.so.6"), *cache.names()])
+
+
+def _archive(paths: bytes, _: Path) -> bool:
+    """Read a saved kernel whose tracefs has these paths."""
+    about = json.dumps({"format": FORMAT, "release": "6.1", "machine": "x86_64"}).encode()
+    return bool(saved_kernel(unpack(pack({ABOUT: about, PATHS: paths}))).tracefs.names("events"))
+
+
+def _mappings(data: bytes, directory: Path) -> bool:
+    """Look up a stack of 100 places in a process with these mappings."""
+    for path in ("self/ns", "1"):
+        (directory / path).mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        (directory / "self/ns/pid").symlink_to(INITIAL)
+    (directory / "1/maps").write_bytes(data)
+    with closing(Programs(directory)) as running:
+        places = running.frames(1, tuple(range(0x401000, 0x501000, 0x2900)))
+    return any(place != UNKNOWN for place in places)
+
+
 def _live(data: bytes, _: Path) -> bool:
     return any(LineParser(known).feed(data).records for known in (layouts(), stacked()))
 
@@ -78,6 +128,23 @@ READERS: Mapping[str, Reader] = {
         Line(0.5, 10.0, 16, 128),
         (GrammarError,),
     ),
+    "notes": Reader(
+        lambda: [_NOTE * 4],
+        lambda data, _: any([*parse_notes(data, "<", wide=True)]),
+        Line(0.5, 10.0, 16, 128),
+        (GrammarError,),
+    ),
+    "loader-cache": Reader(
+        lambda: [_ENTRY.pack(0, 0, 1, 0, 0) * 4], _cache, Line(0.5, 5.0, 8, 32), (ValueError,)
+    ),
+    "archive": Reader(
+        lambda: [b"events\nevents/sched/sched_switch\nevents/sched/sched_switch/format\n", b"events/a/"],
+        _archive,
+        Line(1.0, 10.0, 320, 256),
+        (GrammarError,),
+    ),
+    "mappings": Reader(lambda: [_MAPPINGS], _mappings, Line(0.5, 10.0, 16, 64)),
+    "saved-tgids": Reader(_TGIDS.material, _TGIDS.read, Line(0.3, 2.0, 16, 128)),
     "live-text": Reader(_trace_texts, _live, Line(0.5, 5.0, 32, 128)),
     "saved-text": Reader(_trace_texts, lambda data, _: saved(data), Line(0.5, 8.0, 32, 256)),
     "yaml": Reader(
