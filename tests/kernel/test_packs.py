@@ -93,7 +93,7 @@ PACK: dict[str, dict[str, list[Moves]]] = {
         "file_write_latency": [took("file_write_latency", TIMES)],
     },
     "memory": {
-        "oom_kill": [moves("oom_kills_total", cgroup=f"/{CGROUP}")],
+        "oom_kill": [moves("oom_kills_total", cgroup=f"/{CGROUP}"), moves("oom_victims_total")],
         "direct_reclaim": [took("direct_reclaim", 1)],
         "memcg_reclaim": [took("memcg_reclaim", 1)],
         "compaction": [took("compaction", 1)],
