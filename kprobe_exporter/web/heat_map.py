@@ -22,7 +22,8 @@ def render_heat_map(heat: HeatMap) -> str:
     if not used:
         return ""
     most = max(map(max, rows))
-    minutes = len(heat.columns) * heat.seconds / 60
+    minutes = round(len(heat.columns) * heat.seconds / 60)
+    last = f"last {minutes} minutes" if minutes > 1 else "last minute"
     lines = (
         f"<dt>{_bucket(heat, number)}</dt>"
         f"<dd>{_strip(heat, rows[number], most)}<i>{count(sum(rows[number]))}</i></dd>\n"
@@ -30,7 +31,7 @@ def render_heat_map(heat: HeatMap) -> str:
     )
     return (
         f"<h3>{escape(TITLES.get(heat.kind, heat.kind))}</h3>\n"
-        f"<p>The last {minutes:.0f} minutes, now at the right: {heat.seconds:.0f} s a cell, at most"
+        f"<p>The {last}, now at the right: {heat.seconds:.0f} s a cell, at most"
         f" {count(most)} in one. At the end of each row its sum.</p>\n"
         f'<dl class="heat">\n{"".join(lines)}</dl>\n'
     )

@@ -1,6 +1,6 @@
 """The page of one probe: how it is attached, its counts, heat maps, errors, cost, and busiest label sets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from heapq import nlargest
 from html import escape
@@ -11,6 +11,7 @@ from kprobe_exporter.web.heat_map import render_heat_map
 from kprobe_exporter.web.parts import NONE, breakable, count, document, rate, spark
 
 OVERHEAD = "kprobe_exporter_probe_overhead_seconds_total"
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 BUSIEST = 10
 """Label sets of a metric that are shown, and errors."""
 
@@ -42,7 +43,7 @@ def _facts(snapshot: Snapshot, probe: ProbeStatus) -> str:
     rates = f"{spark(probe.rates)}<i>{escape(rate(probe.rates[-1]))}</i>" if probe.rates else NONE
     rows = (
         ("State", f'<span class="state">{escape(probe.state)}</span>'),
-        ("Reason", escape(probe.reason)),
+        ("Also tried" if probe.state == "up" else "Reason", escape(probe.reason)),
         ("Help", escape(probe.help)),
         ("Target", f"<code>{breakable(probe.target)}</code>"),
         ("Kind", escape(probe.kind)),
@@ -82,7 +83,15 @@ def _cost(snapshot: Snapshot, probe: ProbeStatus) -> str:
     if not isinstance(seconds, int | float):
         return ""
     each = f", {seconds / probe.hits * 1e9:,.0f} ns a hit" if probe.hits else ""
-    return f"about {seconds:,.3f} s of the threads that hit it{each}"
+    return f"about {_seconds(seconds)} of the time of the threads that hit it{each}"
+
+
+def _seconds(seconds: float) -> str:
+    """Return a time with three digits, in the unit in which it is at least 1."""
+    unit, name = next(
+        (one for one in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")) if seconds >= one[0]), (1e-9, "ns")
+    )
+    return f"{seconds / unit:,.3g} {name}"
 
 
 def _errors(snapshot: Snapshot, probe: ProbeStatus) -> str:
@@ -118,14 +127,19 @@ def _metrics(
 
 
 def _metric(family: Family, samples: Mapping[LabelValues, float | HistogramValue]) -> str:
-    shown = _busiest(family.labels, samples) if samples else "<p>No event has fed it yet.</p>\n"
+    show = _seconds if family.name.endswith("_seconds") else "{:.3g}".format
+    shown = _busiest(family.labels, samples, show) if samples else "<p>No event has fed it yet.</p>\n"
     return f"<h3><code>{breakable(family.name)}</code></h3>\n<p>{escape(family.help)}</p>\n{shown}"
 
 
-def _busiest(names: tuple[str, ...], samples: Mapping[LabelValues, float | HistogramValue]) -> str:
-    """Render the samples with the largest numbers, and how many others there are."""
+def _busiest(
+    names: tuple[str, ...],
+    samples: Mapping[LabelValues, float | HistogramValue],
+    show: Callable[[float], str] = "{:.3g}".format,
+) -> str:
+    """Render the samples with the largest numbers, and how many others there are. ``show`` renders a mean."""
     items = "".join(
-        f"<li><b>{_value(value)}</b> {_labels(names, labels)}</li>\n"
+        f"<li><b>{_value(value, show)}</b> {_labels(names, labels)}</li>\n"
         for labels, value in nlargest(BUSIEST, samples.items(), key=lambda item: _size(item[1]))
     )
     others = len(samples) - BUSIEST
@@ -136,11 +150,11 @@ def _size(value: float | HistogramValue) -> float:
     return sum(value.counts) if isinstance(value, HistogramValue) else value
 
 
-def _value(value: float | HistogramValue) -> str:
+def _value(value: float | HistogramValue, show: Callable[[float], str]) -> str:
     if not isinstance(value, HistogramValue):
         return f"{value:,.6g}" if value % 1 else count(value)
     number = sum(value.counts)
-    return f"{count(number)}, mean {value.sum / number:.3g}" if number else count(number)
+    return f"{count(number)}, mean {show(value.sum / number)}" if number else count(number)
 
 
 def _labels(names: tuple[str, ...], labels: LabelValues) -> str:

@@ -166,8 +166,8 @@ def _summary(profile: Profile) -> str:
     total = sum(weight.total for weight in profile.stacks.values())
     parts = [f"{counted(profile.hits, 'hit')} in {counted(len(profile.stacks), 'stack')}"]
     if profile.weigh is not None:
-        parts.append(f"{_amount(total, profile)} in all")
-    parts.append(f"{max(0, profile.until - profile.since) / 1e9:,.0f} s")
+        parts.append(f"{_amount(total, profile)} in all threads together")
+    parts.append(f"counted for {max(0, profile.until - profile.since) / 1e9:,.0f} s")
     if profile.lost:
         parts.append(f"{profile.lost:,} hits lost")
     return escape("; ".join(parts))

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import TypeAlias
 
+import pytest
+
 from kprobe_exporter.model.snapshot import Family, HeatMap, HistogramValue, LabelValues, ProbeStatus, Snapshot
 from kprobe_exporter.web.probe_page import render_probe, unknown
 from kprobe_exporter.web.status import render_status
@@ -30,7 +32,7 @@ def test_facts() -> None:
     for name, value in (("Hits", "1,000"), ("Misses", "2"), ("Lost, at most", "8"), ("Plan", "events")):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in shown
     assert "<dt>Why this plan</dt><dd>takes comm</dd>" in shown
-    assert "about 0.500 s of the threads that hit it, 500,000 ns a hit" in shown
+    assert "about 500 ms of the time of the threads that hit it, 500,000 ns a hit" in shown
     assert "<dt>Cost</dt>" not in page()
 
 
@@ -78,11 +80,29 @@ def test_the_ten_busiest_label_sets() -> None:
     assert "and 15 more" in shown
 
 
+def test_what_an_up_probe_did_not_become_is_no_reason_for_its_state() -> None:
+    reason = "kprobe:g: this kernel has no such function."
+    assert f"<dt>Also tried</dt><dd>{reason}</dd>" in page(probe=replace(PROBE, reason=reason))
+    assert f"<dt>Reason</dt><dd>{reason}</dd>" in page(probe=replace(PROBE, state="down", reason=reason))
+
+
+@pytest.mark.parametrize(("columns", "said"), [(1, "The last minute,"), (8, "The last 2 minutes,")])
+def test_a_heat_map_says_how_long_it_is(columns: int, said: str) -> None:
+    heat = HeatMap("return_value", (1.0,), ((0, 3),) * columns, 15.0)
+    assert said in page(probe=replace(PROBE, heat=(heat,)))
+
+
+def test_a_mean_of_seconds_has_its_unit() -> None:
+    value = HistogramValue((0.1,), (2, 0), 0.0157)
+    family = Family("kprobe_duration_seconds", "histogram", "", ("probe",), {("open",): value})
+    assert "<b>2, mean 7.85 ms</b> <code>probe=open</code>" in page(family)
+
+
 def test_a_histogram_has_its_count_and_mean() -> None:
     value = HistogramValue((1.0,), (3, 1), 8.0)
     samples: Samples = {("open",): value, ("other",): value}
     shown = page(Family("kprobe_duration_seconds", "histogram", "", ("probe",), samples))
-    assert "<b>4, mean 2</b> <code>probe=open</code>" in shown
+    assert "<b>4, mean 2 s</b> <code>probe=open</code>" in shown
     assert "other" not in shown
 
 

@@ -123,9 +123,9 @@ def test_a_flame_graph() -> None:
     assert boxes["ksys_read"].get("aria-label") == "ksys_read: 3 hits, 50.00 %"
     assert boxes["all"].get("data-w") == "100.00000"
     assert root.findtext(f"{SVG}title") == "open: kernel stacks by hits"
-    assert "6 hits in 3 stacks; 3 s" in "".join(root.itertext())
+    assert "6 hits in 3 stacks; counted for 3 s" in "".join(root.itertext())
     assert "7 hits lost" in flame_graph(TIMES).decode()
-    assert "1e-07 s in all" in flame_graph(TIMES).decode()
+    assert "1e-07 s in all threads together; counted for " in flame_graph(TIMES).decode()
 
 
 def test_a_profile_without_stacks() -> None:
