@@ -19,7 +19,7 @@ from kprobe_exporter.diagnose.dry_run import DryRunRow
 def test_a_right_file() -> None:
     result = CliRunner().invoke(main, ["check", str(DEFAULT)])
     assert result.exit_code == 0
-    assert result.stdout == f"{DEFAULT}: ok\n11 probes, 7 metrics\n"
+    assert result.stdout == f"{DEFAULT}: ok\n11 probes, 8 metrics\n"
     assert result.stderr == ""
 
 
