@@ -92,6 +92,14 @@ def test_values_are_those_of_a_c_compiler(tmp_path: Path) -> None:
                 assert value % 2**64 == found[number], (text, {**fields, **signed})
 
 
+def test_field_compared_with_a_negative_number() -> None:
+    """It is compared by its value, as in a filter: no unsigned number is below 0, as C would have it."""
+    values = {
+        text: evaluate(text, UNSIGNED, u=1, s=-1) for text in ("u > -1", "u <= -(2)", "s > -2", "u > 0 - 1")
+    }
+    assert [*values.values()] == [1, 0, 1, 0]
+
+
 ARGS = (
     (Arg("u64", "int", unsigned=64), Field("unsigned", 8, 8)),
     (Arg("s64", "int"), Field("signed", 16, 8)),
