@@ -92,9 +92,10 @@ class BinaryPipe:
         started = self._clock()
         self._parser.set_own_threads(self._own_threads())
         left = dict.fromkeys(self._pipes, self._budget)
-        next_up = [(0, cpu) for cpu in self._pipes]
+        # Starts of threads are read first: events of these threads need their processes.
+        next_up = sorted((0, cpu < OF_THREADS, cpu) for cpu in self._pipes)
         while next_up:
-            _, cpu = heappop(next_up)
+            _, _, cpu = heappop(next_up)
             try:
                 got = self._parser.pull(self._pipes[cpu], cpu, min(self._pages, left[cpu]))
             except OSError as error:
@@ -107,7 +108,7 @@ class BinaryPipe:
             self._never_online.discard(cpu)
             left[cpu] -= got
             if got and left[cpu] and self._parser.time < started:
-                heappush(next_up, (self._parser.time, cpu))
+                heappush(next_up, (self._parser.time, cpu < OF_THREADS, cpu))
             if next_up and (self._parser.waiting >= MANY or self._parser.queued >= MANY):
                 self._join_or_hand_over(next_up[0][0])
         self._hand_over(None if last else started)

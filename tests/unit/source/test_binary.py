@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model.records import TIME, Batch, Loss, Record
+from kprobe_exporter.model.records import OF_THREADS, TIME, Batch, Loss, Record
 from kprobe_exporter.source import binary
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.pages import NEVER_ONLINE, UNKNOWN
@@ -31,6 +31,7 @@ class Pages:
         self.cpus = {cpu: deque(pages) for cpu, pages in cpus.items()}
         self.time = 0
         self.pulls = 0
+        self.order: list[int] = []
         self.batch = Batch()
         self.last: dict[int, int] = {}
         self.never_online: set[int] = set()
@@ -45,6 +46,7 @@ class Pages:
     def pull(self, fd: int, cpu: int, pages: int) -> int:
         assert fd == 100 + cpu
         self.pulls += 1
+        self.order.append(cpu)
         if cpu in self.never_online:
             return NEVER_ONLINE
         for got in range(pages):
@@ -296,3 +298,13 @@ def rising(steps: Iterable[list[int]]) -> list[list[int]]:
     """Return times that rise from page to page, like those of one CPU."""
     now = 0
     return [[now := now + step for step in page] for page in steps]
+
+
+def test_starts_of_threads_are_read_before_the_events_of_these_threads() -> None:
+    """A record's process is looked up while its page is read."""
+    of_threads = {cpu: 100 + cpu + OF_THREADS for cpu in (0, 1)}
+    pages = Pages({0: [[2, 4]], 1: [[3]], OF_THREADS: [[1]], OF_THREADS + 1: []})
+    pipe = BinaryPipe({0: 100, 1: 101}, pages, lambda batch: None, 8, clock=lambda: NOW)
+    pipe.adopt(pages, of_threads)
+    pipe.empty(last=True)
+    assert pages.order[:4] == [OF_THREADS, OF_THREADS + 1, 0, 1]
