@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import Metrics
 from tests.support.compiling import compiled
 from tests.support.joined_calls import lost
-from tests.support.patience import eventually, within
+from tests.support.patience import within
 
 PID_MAX = Path("/proc/sys/kernel/pid_max")
 PROCESSES, THREADS = 120, 3
@@ -82,11 +83,10 @@ def test_short_lived_threads_are_counted_by_process(
     )
     expected = dict.fromkeys(output.stdout.split(), THREADS)
 
-    def counted() -> dict[str, float]:
-        metrics = agent.scrape()
+    def counted(metrics: Metrics) -> dict[str, float]:
         return {process: metrics.value("kprobe_ends_total", common_tgid=process) for process in expected}
 
-    eventually(lambda: counted() == expected)
+    agent.scrape_until(lambda metrics: counted(metrics) == expected)
     assert lost(agent) == {}
     os.kill(agent.pid, signal.SIGTERM)
     with within(5):
