@@ -19,6 +19,8 @@ from kprobe_exporter.symbols.lists import (
     attempt,
     blacklisted,
     blacklisted_areas,
+    exporting_module,
+    installed_modules,
     modules,
     names_at,
     names_between,
@@ -169,23 +171,46 @@ class Functions:
         if module and elsewhere:
             where = "the kernel itself" if "" in elsewhere else f"the module '{min(elsewhere)}'"
             return Answer(False, f"the module '{module}' has no such function: it is one of {where}")
+        owner = f"the module '{module}'" if module else "this kernel"
         instead = self._instead(module, symbol)
-        if module:
-            return Answer(
-                False, f"the module '{module}' has no such function, or the compiler inlined it{instead}"
-            )
-        absent = instead or f", or its module is not loaded: kprobe:MODULE:{symbol} waits for it"
-        return Answer(False, f"this kernel has no such function, or the compiler inlined it{absent}")
+        return Answer(False, f"{owner} has no such function, or the compiler inlined it{instead}")
 
     def _instead(self, module: str, symbol: str) -> str:
-        """Suggest what to write for a name that does not exist."""
+        """Suggest what to write for a name that is in no list."""
         if successor := self._successor(symbol):
             return f": {successor} does its work today"
         if symbol.startswith(SYSTEM_CALL) and (near := misspelt(symbol, system_calls(self._lists))):
             return near
         names = attempt(lambda: list(similar(self._lists.traceable(), module, symbol))) or []
         made = next((name for name in names if name.startswith(f"{symbol}.")), None)
-        return misspelt(symbol, names) if made is None else f": the compiler made '{made}' of it"
+        if made is not None:
+            return f": the compiler made '{made}' of it"
+        near = misspelt(symbol, names)
+        return near if module else self._perhaps_not_loaded(symbol, near)
+
+    def _perhaps_not_loaded(self, symbol: str, near: str) -> str:
+        """Return the suggestion ``near`` behind the module that has the function, as far as it is known."""
+        if owner := self._exporting(symbol):
+            there = f"'kprobe:{owner}:{symbol}' is armed when it is"
+            return f"; the module '{owner}' has one and is not loaded, {there}"
+        if owner := self._namesake(symbol):
+            waits = f"kprobe:{owner}:{symbol} waits for it{near}"
+            return f", or it is one of the module '{owner}', which is not loaded: {waits}"
+        return f", or its module is not loaded{near or f': kprobe:MODULE:{symbol} waits for it'}"
+
+    def _exporting(self, symbol: str) -> str | None:
+        """Return the module that exports the function and is not loaded."""
+        if self._modules is None:
+            return None
+        module = attempt(lambda: exporting_module(self._lists.exports(), symbol))
+        return None if module in self._modules else module
+
+    def _namesake(self, symbol: str) -> str | None:
+        """Return the module that is installed, not loaded, and with whose name the function's name begins."""
+        if self._modules is None:
+            return None
+        absent = (attempt(lambda: installed_modules(self._lists.installed())) or set()) - self._modules
+        return max((name for name in absent if symbol.startswith(f"{name}_")), key=len, default=None)
 
     def _successor(self, symbol: str) -> str | None:
         return next((name for name in successors(symbol) if name in (self._traceable or {})), None)

@@ -18,6 +18,9 @@ SYMBOLS, MODULES = "proc/kallsyms", "proc/modules"
 BLACKLIST = "sys/kernel/debug/kprobes/blacklist"
 """Where the other lists are, below the root."""
 
+INSTALLED = "lib/modules/{}/modules.{}"
+"""What depmod(8) writes about the modules of a kernel's release: ``dep`` for all, ``symbols`` for exports."""
+
 Row: TypeAlias = tuple[int, bytes, bytes | None]
 """Address, name and module of a symbol. From a row without a name on, the symbol is not known."""
 
@@ -67,6 +70,8 @@ class Lists(NamedTuple):
     blacklist: Callable[[], Iterable[bytes]]
     modules: Callable[[], Iterable[bytes]]
     addresses: Callable[[], Iterable[bytes]] = tuple
+    installed: Callable[[], Iterable[bytes]] = tuple
+    exports: Callable[[], Iterable[bytes]] = tuple
 
     @classmethod
     def of(cls, kernel: KernelFiles) -> "Lists":
@@ -77,6 +82,8 @@ class Lists(NamedTuple):
             lambda: kernel.lines(BLACKLIST),
             lambda: kernel.lines(MODULES),
             lambda: kernel.tracefs.read(ADDRESSES).splitlines(),
+            lambda: kernel.lines(INSTALLED.format(kernel.release, "dep")),
+            lambda: kernel.lines(INSTALLED.format(kernel.release, "symbols")),
         )
 
 
@@ -184,6 +191,22 @@ def blacklisted_areas(lines: Iterable[bytes]) -> list[range]:
 def modules(lines: Iterable[bytes]) -> set[str]:
     """Return the names of the loaded modules."""
     return {text(fields[0]) for fields in map(bytes.split, lines) if fields}
+
+
+def installed_modules(lines: Iterable[bytes]) -> set[str]:
+    """Return the names of the modules in lines ``kernel/fs/ext4/ext4.ko.xz: DEPENDENCIES`` of modules.dep."""
+    paths = (text(line.partition(b":")[0]) for line in lines)
+    return {path.rpartition("/")[2].partition(".")[0].replace("-", "_") for path in paths} - {""}
+
+
+def exporting_module(lines: Iterable[bytes], symbol: str) -> str | None:
+    """Return the module that exports this symbol, loaded or not; None if no line names one.
+
+    The lines of modules.symbols (depmod(8)) are ``alias symbol:NAME MODULE``, for exported symbols only.
+    """
+    wanted = b"alias symbol:" + symbol.encode() + b" "
+    found = next((line for line in lines if line.startswith(wanted)), None)
+    return None if found is None else text(found.split()[-1]).replace("-", "_")
 
 
 def _number(address: bytes) -> int:

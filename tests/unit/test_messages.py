@@ -170,8 +170,8 @@ def said_of(tracing: Path, definition: str) -> str:
         ),
         (
             "p:returnde",
-            "returnde: this kernel has no such function, or the compiler inlined it, did you mean"
-            " 'returned'?",
+            "returnde: this kernel has no such function, or the compiler inlined it, or its module"
+            " is not loaded, did you mean 'returned'?",
         ),
     ],
 )

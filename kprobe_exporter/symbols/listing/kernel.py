@@ -12,7 +12,6 @@ from kprobe_exporter.grammar.target import Kind, Target, is_pattern, is_system_c
 from kprobe_exporter.symbols.functions import Functions
 from kprobe_exporter.symbols.listing.query import (
     Query,
-    exporting_module,
     neither,
     no_owner,
     no_syscall,
@@ -52,7 +51,6 @@ class KernelPlaces:
 
     def __init__(self, tracefs: Path, root: Path = Path("/")) -> None:
         self._files = ReadOnlyTracefs(tracefs)
-        self._root = root
         self._kernel = running_kernel(self._files, root)
         self._lists = Lists.of(self._kernel)
         self._resolver = Resolver(self._lists, lambda system: event_names(self._files, system))
@@ -133,7 +131,7 @@ class KernelPlaces:
                 one.module, one.symbol, one.offset
             )
             if can is False or not self._alone([one]):
-                raise refusal(f"'{target}' cannot be probed: {why}{self._elsewhere(target)}")
+                raise refusal(f"'{target}' cannot be probed: {why}")
             notes.append(why)
         shown = target if is_system_call(target, one) else one
         self._notes += [f"{shown}: {text}" for text in notes if text]
@@ -153,16 +151,6 @@ class KernelPlaces:
             for name, several in known.items()
         }
         return [one for one in targets if _is_alone(one, homes.get(one.symbol, ()))]
-
-    def _elsewhere(self, target: Target) -> str:
-        """Return a clause that names the module that exports the function, if it is not loaded."""
-        if target.module or target.symbol in self._places:
-            return ""
-        module = exporting_module(self._root, target.symbol)
-        if module is None or module in self._resolver.modules:
-            return ""
-        there = Target(target.kind, module, target.symbol)
-        return f"; the module '{module}' has one and is not loaded, '{there}' is armed when it is"
 
     def _tracepoints(self, query: Query) -> list[Target]:
         matches = query.matcher()

@@ -1,12 +1,10 @@
 """Queries for places, such as ``tcp_*`` or ``sched:*``: why they fail, and what they find in a file."""
 
 import os
-import platform
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.elf import UsdtProbe, function_at, functions, locate, locate_usdt, usdt_probes
@@ -22,7 +20,6 @@ from kprobe_exporter.grammar.target import (
     parse_target,
 )
 from kprobe_exporter.grammar.usdt_argument import UsdtArgument, parse_usdt_arguments
-from kprobe_exporter.symbols.lists import text
 from kprobe_exporter.symbols.resolve import begin_alike, matcher
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
@@ -119,20 +116,6 @@ def neither(
         query.name, sorted({*functions, *(event.partition(":")[2] for event in events)})
     )
     return refusal(f"'{query.text}' matches no function and no tracepoint that can be probed{names_alike}")
-
-
-def exporting_module(root: Path, symbol: str) -> str | None:
-    """Return the module that exports this symbol, loaded or not; None if the file names none.
-
-    The lines of modules.symbols (depmod(8)) are ``alias symbol:NAME MODULE``, for exported symbols only.
-    """
-    path = root / "lib/modules" / platform.release() / "modules.symbols"
-    wanted = b"alias symbol:" + symbol.encode() + b" "
-    with suppress(OSError), path.open("rb") as lines:
-        for line in lines:
-            if line.startswith(wanted):
-                return text(line.split()[-1]).replace("-", "_")
-    return None
 
 
 def _systems(events: Iterable[str]) -> set[str]:

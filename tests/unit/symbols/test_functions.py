@@ -1,5 +1,6 @@
 """Whether a function can be probed, according to the kernel's lists, any of which may be missing."""
 
+import platform
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,10 @@ def functions(
         ("vfs_write.cold", True, "it is a part of vfs_write that the compiler set apart"),
         ("notraced.cold", False, "notrace"),
         ("jiffies", False, "data"),
-        ("vfs_raed", False, "this kernel has no such function, or the compiler inlined it, did you mean"),
-        ("vfs_raed", False, "'vfs_read'?"),
+        ("vfs_raed", False, "inlined it, or its module is not loaded, did you mean 'vfs_read'?"),
         ("_do_fork", False, ": kernel_clone does its work today"),
         ("shrink", False, ": the compiler made 'shrink.isra.0' of it"),
-        ("nothing_like_it", False, "or the compiler inlined it"),
+        ("nothing_like_it", False, "or its module is not loaded: kprobe:MODULE:nothing_like_it waits for it"),
         ("ext4:vfs_read", False, "the module 'ext4' has no such function: it is one of the kernel itself"),
         ("xfs:ext4_open", False, "it is one of the module 'ext4'"),
         ("xfs:nothing_like_it", False, "the module 'xfs' has no such function"),
@@ -179,3 +179,43 @@ def test_the_files(tmp_path: Path) -> None:
     assert known.answer("", "vfs_read", 0).can
     assert known.answer("", "keeps_off", 0).can is False
     assert known.answer("xfs", "vfs_read", 0).can is False
+
+
+INSTALLED = b"""kernel/fs/ext4/ext4.ko: kernel/fs/jbd2/jbd2.ko
+kernel/fs/fuse/fuse.ko.xz:
+kernel/fs/fuse/fuse-io.ko.zst:
+"""
+EXPORTS = b"# Aliases\nalias symbol:nfs_open nfs-v4\nalias symbol:nfs_openx x\nalias symbol:ext4_get ext4\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (
+            "fuse_read",
+            ", or it is one of the module 'fuse', which is not loaded: kprobe:fuse:fuse_read",
+        ),
+        ("fuse_io_read", ", or it is one of the module 'fuse_io', which is not loaded"),
+        (
+            "nfs_open",
+            "; the module 'nfs_v4' has one and is not loaded, 'kprobe:nfs_v4:nfs_open' is armed",
+        ),
+        ("ext4_read", ", or its module is not loaded: kprobe:MODULE:ext4_read waits for it"),
+        ("ext4_get", ", or its module is not loaded: kprobe:MODULE:ext4_get waits for it"),
+    ],
+)
+def test_modules_that_are_installed_and_not_loaded(tmp_path: Path, name: str, why: str) -> None:
+    tracefs, root = tmp_path / "tracing", tmp_path / "root"
+    modules = root / "lib/modules" / platform.release()
+    for path, content in (
+        (tracefs / "available_filter_functions", TRACEABLE),
+        (root / "proc/modules", MODULES),
+        (modules / "modules.dep", INSTALLED),
+        (modules / "modules.symbols", EXPORTS),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    lists = Lists.of(running_kernel(ReadOnlyTracefs(tracefs), root))
+    assert why in Functions(lists, [name]).answer("", name, 0).why
+    (root / "proc/modules").unlink()
+    assert f"kprobe:MODULE:{name} waits for it" in Functions(lists, [name]).answer("", name, 0).why

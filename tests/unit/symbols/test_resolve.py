@@ -348,7 +348,8 @@ def test_a_kernel_without_kprobes_is_the_reason_for_every_function() -> None:
     [
         (
             "kprobe:vfs_raed",
-            "this kernel has no such function, or the compiler inlined it, did you mean 'vfs_read'?",
+            "this kernel has no such function, or the compiler inlined it, or its module is not loaded,"
+            " did you mean 'vfs_read'?",
         ),
         ("kprobe:keeps_off", "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)."),
         ("kprobe:vfs_read", "it is full (EINVAL)."),

@@ -70,7 +70,8 @@ def test_what_can_be_probed(kernel: Make, glob: str, attach: list[str]) -> None:
     [
         (
             "vfs_raed",
-            "this kernel has no such function, or the compiler inlined it, did you mean 'vfs_read'?",
+            "this kernel has no such function, or the compiler inlined it, or its module is not loaded,"
+            " did you mean 'vfs_read'?",
         ),
         ("do_fork", "or the compiler inlined it: kernel_clone does its work today."),
         ("keeps_off", "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)."),
