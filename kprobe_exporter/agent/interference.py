@@ -14,7 +14,8 @@ from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.probes import Installed
+from kprobe_exporter.tracefs.probes import NO_FILTER, Installed
+from kprobe_exporter.tracefs.shared_filters import SHOWN, parse_filters
 from kprobe_exporter.util.deadline import CONTAINERS
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,9 @@ REPAIRED: tuple[Fault, ...] = (
 """Faults that the agent repairs as soon as it notices them."""
 
 PARTS_A_LOOK = 20
-"""Events that one look examines. With 50 probes each is examined every 5 s; a look takes at most 1 ms."""
+"""Events that one look examines. With 50 probes each is examined every 5 s; a look takes at most 1 ms.
+
+Where the kernel shows all filters in one file, one look sees each changed filter."""
 
 REPAIRS, WITHIN = 3, 60.0
 """The agent repairs a probe at most REPAIRS times within WITHIN seconds; after that it leaves it alone."""
@@ -179,13 +182,20 @@ class Interference:
         return found is None
 
     def _next(self, probes: Iterable[ProbeState]) -> list[tuple[str, Installed]]:
-        """Return the next PARTS_A_LOOK events, in turn, with the names of their probes."""
+        """Return the next PARTS_A_LOOK events, in turn, with the names of their probes.
+
+        Where one file shows all filters, return those with a changed filter too.
+        """
         attached = [(probe.name, one) for probe in probes if probe.records for one in probe.attachments]
         parts = [(name, part) for name, one in attached for part in one.parts]
         if self._turn >= len(parts):
             self._turn = 0
         chosen = parts[self._turn : self._turn + PARTS_A_LOOK]
         self._turn += len(chosen)
+        with suppress(OSError):  # before Linux 7.0
+            shown = parse_filters(self._instance.read(SHOWN).decode(errors="replace"))
+            changed = [row for row in parts if row[1].filter_differs(shown.get(row[1].name, NO_FILTER))]
+            chosen += [row for row in changed if row not in chosen]
         return chosen
 
     def _examine(self, name: str, part: Installed, now: float) -> Iterator[Repair]:

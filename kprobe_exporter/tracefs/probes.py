@@ -119,12 +119,20 @@ class Installed:
 
         Raises OSError.
         """
-        ours = self.spec.kernel_filter if self.owned else self._instance.filters.text(self._dir)
         shown = self._instance.read(f"{self._dir}/filter").decode(errors="replace").strip()
-        if shown == (NO_FILTER if ours in (None, ALL_PASS) else ours):
+        if not self.filter_differs(shown):
             return False
-        self._instance.write(f"{self._dir}/filter", ours or ALL_PASS)
+        self._instance.write(f"{self._dir}/filter", self._own_filter or ALL_PASS)
         return True
+
+    def filter_differs(self, shown: str) -> bool:
+        """Return whether the filter that the kernel shows, NO_FILTER for none, is not the event's own."""
+        ours = self._own_filter
+        return shown != (NO_FILTER if ours in (None, ALL_PASS) else ours)
+
+    @property
+    def _own_filter(self) -> str | None:
+        return self.spec.kernel_filter if self.owned else self._instance.filters.text(self._dir)
 
     def _guarded(self, text: str | None) -> str:
         """Return a filter that the instance's guard has to pass as well."""

@@ -6,6 +6,15 @@ ALL_PASS = "0"
 LONGEST = 4000
 """Bytes of a filter; the kernel takes less than a page (event_filter_write, kernel/trace/trace_events.c)."""
 
+SHOWN = "show_event_filters"
+"""In an instance, the filters of all events, a line ``SYSTEM:EVENT  FILTER`` each (since Linux 7.0)."""
+
+
+def parse_filters(text: str) -> dict[str, str]:
+    """Return the filters in the text of SHOWN by ``SYSTEM:EVENT`` (t_show_filters(), trace_events.c)."""
+    rows = (line.split(maxsplit=1) for line in text.splitlines())
+    return {row[0]: row[1].strip() for row in rows if len(row) == 2}
+
 
 class SharedFilters:
     """What the kernel has to let through of each tracepoint, by the probes that record it.

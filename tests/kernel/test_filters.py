@@ -17,6 +17,7 @@ from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.evaluate import COMMON_FIELDS, Value, field_type
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.shared_filters import SHOWN, parse_filters
 from tests.kernel.verdict import takes
 from tests.support.conditions import compile_filter
 from tests.support.kernel_filters import by_types, refused
@@ -166,3 +167,24 @@ def test_random_filters(bench: Bench, random: Random) -> None:
     assert not problems, "\n".join(problems)
     assert 0.2 < sum(counts) / (len(counts) * EVENTS) < 0.8
     assert len(counts) > FILTERS / 3
+
+
+@pytest.mark.needs(SHOWN)
+def test_all_filters_in_one_file(files: MountedTracefs) -> None:
+    """The kernel shows each filter as the event's own file does, whatever the length of the event's name."""
+    written = {
+        "task/task_rename": 'comm == "x:  y" || pid > 1',
+        "sched/sched_process_wait": "pid < 5",
+        "syscalls/sys_enter_set_robust_list": "len == 3",
+    }
+    files.mkdir(INSTANCE)
+    try:
+        for event, text in written.items():
+            files.write(f"{INSTANCE}/events/{event}/filter", text)
+        wanted = {event.replace("/", ":"): text for event, text in written.items()}
+        assert parse_filters(files.read(f"{INSTANCE}/{SHOWN}").decode()) == wanted
+        files.write(f"{INSTANCE}/events/task/task_rename/filter", "0")
+        del wanted["task:task_rename"]
+        assert parse_filters(files.read(f"{INSTANCE}/{SHOWN}").decode()) == wanted
+    finally:
+        files.rmdir(INSTANCE)

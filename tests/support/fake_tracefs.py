@@ -111,6 +111,7 @@ class FakeTracefs:
         self.eprobes = eprobes
         self.fprobes_take_maxactive = True
         self.joins_places = True  # of several uprobes to one event, as Linux 5.4 does
+        self.shows_filters = False  # of all events in one file, as Linux 7.0 does
         self.pages = pages
         self.tracepoints = {
             ("sched", "sched_process_exec"): EXEC_FORMAT,
@@ -391,6 +392,11 @@ class FakeTracefs:
         if rest == "set_event":
             on = [key.removeprefix("events/").replace("/", ":") for key in self._on(path.split("/")[1])]
             return "".join(f"{event}\n" for event in on)
+        if rest == "show_event_filters" and self.shows_filters:
+            pattern = re.compile("events/(.+)/(.+)/filter")
+            named = [(pattern.fullmatch(key), value) for key, value in instance.values.items()]
+            filters = {f"{key[1]}:{key[2]}": text for key, text in named if key and text != "0"}
+            return "".join(f"{event:<31} {text}\n" for event, text in filters.items())
         if rest in {"set_event_notrace_pid", "error_log", ""} or rest in instance.values:
             return instance.values.get(rest, "")
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)

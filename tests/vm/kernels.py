@@ -142,6 +142,8 @@ ARM64 = Suite("bookworm-security", "Debian-Security", arch="arm64")
 FPROBES = "f[:[<group>/][<event>]]"
 """What the README of tracefs has where the kernel has fprobe events. On arm64 it may lack them though it has
 ``available_filter_functions_addrs``."""
+ALL_FILTERS = "show_event_filters"
+"""What came with Linux 7.0."""
 EPROBES = "e[:[<group>/]"
 """What that README has where the kernel has eprobes: Linux 5.15 and later."""
 WITHOUT_ADDRESSES = frozenset({"available_filter_functions_addrs", "buffer_subbuf_size_kb"})
@@ -161,7 +163,7 @@ KERNELS = {
     for kernel in (
         Kernel(
             "6.1",
-            absent=WITHOUT_ADDRESSES | {FPROBES},
+            absent=WITHOUT_ADDRESSES | {FPROBES, ALL_FILTERS},
             elsewhere=(
                 "tests/faults/test_faults.py",
                 "tests/faults/test_machine.py",
@@ -197,6 +199,7 @@ KERNELS = {
         ),
         Kernel(
             "6.12",
+            absent=frozenset({ALL_FILTERS}),
             elsewhere=(
                 "tests/faults/test_budget.py",
                 "tests/faults/test_flooded.py",
@@ -240,7 +243,7 @@ KERNELS = {
             "5.10",
             suite=Suite("bullseye-security", "Debian-Security"),
             core=CORE,
-            absent=WITHOUT_ADDRESSES | {EPROBES, FPROBES, HIST},
+            absent=WITHOUT_ADDRESSES | {EPROBES, FPROBES, HIST, ALL_FILTERS},
         ),
         Kernel(
             "7.2",
@@ -254,7 +257,7 @@ KERNELS = {
             "6.1-arm64",
             suite=ARM64,
             core=("tests/kernel/test_kinds.py::test_23_calls",),
-            absent=WITHOUT_ADDRESSES | SYMBOLS | {FPROBES},
+            absent=WITHOUT_ADDRESSES | SYMBOLS | {FPROBES, ALL_FILTERS},
         ),
         # Its pages have 16 KiB, and so have those of the ring buffer.
         Kernel(
@@ -262,7 +265,7 @@ KERNELS = {
             suite=ARM64,
             core=CORE,
             on_request=True,
-            absent=SYMBOLS | {FPROBES},
+            absent=SYMBOLS | {FPROBES, ALL_FILTERS},
         ),
     )
 }

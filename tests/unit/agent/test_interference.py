@@ -102,6 +102,30 @@ def test_a_filter_is_set_again(machine: Watched, caplog: pytest.LogCaptureFixtur
     assert caplog.text.count("[filter_changed]") == 1
 
 
+@pytest.mark.parametrize(("shows_filters", "looks"), [(False, 3), (True, 1)])
+@pytest.mark.parametrize("ours", [None, "common_pid > 0"])
+def test_a_filter_of_many_is_set_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: str | None, looks: int, *, shows_filters: bool
+) -> None:
+    """Linux 7.0 shows all filters in one file, so that the next look sees a changed one."""
+    part = f", filter: {ours!r}" if ours else ""
+    probes = [f"{{name: p{at}, attach: 'kprobe:do_open', limit: none{part}}}" for at in range(50)]
+    with watched(tmp_path, monkeypatch, *probes) as machine:
+        machine.files.shows_filters = shows_filters
+        machine.look(times=3)
+        assert machine.fault("filter_changed") == (0, 0)
+        for another in ("common_pid == 1", "0") if ours else ("common_pid == 1",):
+            path = f"{EVENTS}/p49/filter"
+            before, began = machine.real_read(path), machine.fault("filter_changed")[1]
+            machine.files.write(path, another)
+            machine.look(times=looks - 1)
+            assert machine.real_read(path) != before or looks > 1
+            machine.look()
+            assert machine.real_read(path) == before
+            assert machine.fault("filter_changed")[1] == int(str(began)) + 1
+            machine.look(times=3)
+
+
 def test_a_disabled_probe_is_enabled(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
     machine.fire("do_open", 3)
     machine.files.write(f"{EVENTS}/open/enable", "0")
