@@ -69,6 +69,11 @@ class ProgramProbe(NamedTuple):
 RETURNS = re.compile(rf"(?:^|> |\| )(?:{Kind.URETPROBE}|{Kind.UCALL}):")
 """Found in a target that has a return probe in a program."""
 
+TRAMPOLINES = {Kind.FEXIT: "fprobe", Kind.KRETPROBE: "rethook", Kind.CALL: "rethook"}
+"""By kind, the trampoline through which a function returns. No stack goes on beyond two of them."""
+
+CUT_STACKS = "a fexit and a kretprobe or call of one function cut the stacks of each other's events"
+
 Settled: TypeAlias = ProbeSpec | JoinedSpec | ProgramProbe
 
 
@@ -136,7 +141,20 @@ def resolve(config: Config, known: Known) -> list[DryRunRow]:
             rows.append(row)
         else:
             rows.append(_row(probe, "disabled", None, "'enabled: false' in the configuration", {}))
-    return rows
+    return [*_with_cut_stacks(config.probes, rows)]
+
+
+def _with_cut_stacks(probes: Iterable[Probe], rows: list[DryRunRow]) -> Iterator[DryRunRow]:
+    """Yield the rows, with a warning for stacks at functions that return through two trampolines."""
+    used: dict[str, set[str]] = {}
+    for row in rows:
+        kind, _, function = row.target.partition(":")
+        if row.state in ("up", "unsure") and kind in TRAMPOLINES:
+            used.setdefault(function, set()).add(TRAMPOLINES[Kind(kind)])
+    for probe, row in zip(probes, rows, strict=True):
+        both = len(used.get(row.target.partition(":")[2], ())) > 1 and row.kind in TRAMPOLINES
+        has_stacks = probe.stack or probe.stacks is not None
+        yield replace(row, why=(*row.why, CUT_STACKS)) if both and has_stacks else row
 
 
 def _ways(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.config.values import Attach, Config, Label, Metric, Probe, Settings, Within
-from kprobe_exporter.diagnose.dry_run import DryRunRow, Known, look, resolve
+from kprobe_exporter.diagnose.dry_run import CUT_STACKS, DryRunRow, Known, look, resolve
 from kprobe_exporter.diagnose.saved_kernel import load
 from kprobe_exporter.elf import Code
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
@@ -90,6 +90,18 @@ def test_release_of_a_saved_kernel_decides_about_seccomp(release: str, warned: i
     made = Config(Settings(), (probe("p", "uretprobe:/bin/x:f"), probe("q", "kprobe:vfs_read")))
     found = look(made, kernel, lambda: True, programs=False)
     assert [len([why for why in one.why if "seccomp" in why]) for one in found] == [warned, 0]
+
+
+@pytest.mark.parametrize("other", ["kretprobe:a", "call:a", "kretprobe:b", "kprobe:a", "fexit:a"])
+def test_stacks_that_a_fexit_and_another_return_probe_cut(other: str) -> None:
+    here = known({"a": YES, "b": YES})
+    cut = other in ("kretprobe:a", "call:a")
+    second = call("q", other) if other.startswith("call") else probe("q", other)
+    found = rows(here, probe("p", "fexit:a", stack=True), second)
+    assert [CUT_STACKS in row.why for row in found] == [cut, False]
+    assert CUT_STACKS not in rows(here, probe("p", "fexit:a"), second)[0].why
+    gone = rows(here, probe("p", "fexit:a", stack=True), replace(second, enabled=False))
+    assert not any(CUT_STACKS in row.why for row in gone)
 
 
 def test_none_that_works() -> None:
