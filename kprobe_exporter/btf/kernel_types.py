@@ -34,6 +34,7 @@ class KernelTypes:
 
     def structures(self, module: str = "") -> Structures:
         """Return the structures of the kernel, or of a module. Raises GrammarError if there are none."""
+        module = "" if module == KERNEL else module
         if module not in self._structures:
             self._structures[module] = Structures(self._of(module))
         return self._structures[module]
@@ -57,7 +58,7 @@ class KernelTypes:
         root: Callable[[str], int | None] = lambda name: None,
     ) -> Member:
         """Return where the path ``text`` leads; see ``resolve`` of btf/members.py. Raises GrammarError."""
-        return resolve(self.structures(module), parse_path(text), root, written, text)
+        return resolve(self.structures(module), parse_path(text), root, written, text, self.structures)
 
     def roots(self, module: str, function: str) -> Mapping[str, int]:
         """Return the types' numbers of a function's parameters, by name and as ``$argN``, and of ``$retval``.

@@ -11,7 +11,7 @@ from kprobe_exporter.btf.structures import STRUCTURES, Row, Structures, nearest
 from kprobe_exporter.btf.types import Record, damaged
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import LARGEST_ARRAY
-from kprobe_exporter.grammar.lexis import fail
+from kprobe_exporter.grammar.lexis import fail, part_of
 from kprobe_exporter.grammar.members import MemberPath, Step
 
 MOST_NAMED = 12
@@ -52,14 +52,17 @@ def resolve(
     type_of: Callable[[str], int | None],
     written: str | None = None,
     text: str | None = None,
+    of_module: Callable[[str], Structures] | None = None,
 ) -> Member:
     """Return where a path leads. Raises GrammarError with a sentence and its column.
 
     ``type_of`` returns the type's number of the path's root, None where it is not known; it may raise
     GrammarError. ``written`` is the fetch type in the configuration, and ``text`` the path as written there.
+    ``of_module`` returns the structures for a cast ``(MODULE:NAME)``, or raises GrammarError.
     """
-    walk = _Walk(structures, text or str(path))
-    return _Reading(structures, path, walk.end(path, type_of), walk.text).member(written)
+    walk = _Walk(structures, text or str(path), of_module)
+    spot = walk.end(path, type_of)
+    return _Reading(walk.of, path, spot, walk.text).member(written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,15 @@ class _Spot:
 
 
 class _Walk:
-    """Follows one path. The columns of its errors count in ``text``."""
+    """Follows one path. The columns of its errors count in ``text``.
 
-    def __init__(self, structures: Structures, text: str) -> None:
-        self._of, self.text = structures, text
+    ``of`` are the structures that number the types from here on: a cast may lead to those of a module.
+    """
+
+    def __init__(
+        self, structures: Structures, text: str, of_module: Callable[[str], Structures] | None
+    ) -> None:
+        self.of, self.text, self._of_module = structures, text, of_module
 
     def end(self, path: MemberPath, type_of: Callable[[str], int | None]) -> _Spot:
         """Return where the path ends."""
@@ -99,11 +107,15 @@ class _Walk:
             known = spot.type
         steps = list(path.steps)
         if path.cast:
-            if known is not None and (spot.width or self._of.number(known) not in _ADDRESSES):
-                self._fail(f"{what} is {self._of.spelled(known)}, no address that could be cast", path.column)
-            structures = self._of.named(path.cast)
+            if known is not None and (spot.width or self.of.number(known) not in _ADDRESSES):
+                self._fail(f"{what} is {self.of.spelled(known)}, no address that could be cast", path.column)
+            module, _, name = path.cast.rpartition(":")
+            if module and self._of_module is not None:
+                with part_of(self.text, path.column + 1):
+                    self.of = self._of_module(module)
+            structures = self.of.named(name)
             if not structures:
-                near = self._of.near(path.cast)
+                near = self.of.near(name)
                 self._fail(f"these types have no structure {path.cast!r}{near}", path.column + 1)
             if not steps:
                 self._fail(f"a cast needs a member: write ({path.cast}){what}->MEMBER", path.column)
@@ -125,12 +137,12 @@ class _Walk:
         self, structures: tuple[int, ...], offsets: tuple[int, ...], path: MemberPath, step: Step
     ) -> _Spot:
         """Step to a member of the structure that a cast names, or of the only one of several that has it."""
-        having = [one for one in structures if any(row.name == step.name for row in self._of.rows(one))]
+        having = [one for one in structures if any(row.name == step.name for row in self.of.rows(one))]
         spots = [self._member(_Spot(one, (*offsets, 0)), step) for one in having or structures[:1]]
         spot, *others = dict.fromkeys(spots)
         if others:
             places = " or ".join(
-                f"{self._of.spelled(one.type)} at byte {one.offsets[-1]}" for one in (spot, *others)
+                f"{self.of.spelled(one.type)} at byte {one.offsets[-1]}" for one in (spot, *others)
             )
             several = f"these types have {len(structures)} structures {path.cast!r}, whose"
             self._fail(f"{several} {step.name!r} is {places}: read it by its offset", path.column + 1)
@@ -141,8 +153,8 @@ class _Walk:
 
     def _step(self, spot: _Spot, step: Step, what: str) -> _Spot:
         """Follow ``->NAME`` or ``.NAME``."""
-        record = self._of.record(spot.type)
-        is_what = f"{what} is {self._of.spelled(spot.type)}"
+        record = self.of.record(spot.type)
+        is_what = f"{what} is {self.of.spelled(spot.type)}"
         if record is not None and record.kind in STRUCTURES:
             if step.operator == "->":
                 self._fail(f"{is_what}, no pointer: write .{step.name}", step.column)
@@ -150,8 +162,8 @@ class _Walk:
                 self._fail(f"{is_what} in a register, whose members cannot be read", step.column)
             return self._member(spot, step)
         pointer = record is not None and record.kind == btf.PTR
-        inner = self._of.complete(record.value) if pointer and record else 0
-        target = self._of.record(inner)
+        inner = self.of.complete(record.value) if pointer and record else 0
+        target = self.of.record(inner)
         if pointer and target is None:
             base = what if what.isidentifier() else f"({what})"
             self._fail(
@@ -167,10 +179,10 @@ class _Walk:
 
     def _member(self, spot: _Spot, step: Step) -> _Spot:
         """Step to a member of the structure at ``spot``."""
-        rows = self._of.rows(spot.type)
+        rows = self.of.rows(spot.type)
         row = next((row for row in rows if row.name == step.name), None)
         if row is None:
-            self._fail(self._no_member(self._of.spelled(spot.type), step.name, rows), step.column)
+            self._fail(self._no_member(self.of.spelled(spot.type), step.name, rows), step.column)
         if not row.width and row.offset % 8:
             raise damaged(f"the member {row.name} does not begin at a byte")
         return replace(spot.moved(row.offset // 8, row.type), bit=row.offset % 8, width=row.width)
@@ -184,8 +196,8 @@ class _Walk:
         inner = {
             within.name: f"{row.name}.{within.name}"
             for row in rows
-            if self._of.is_structure(row.type)
-            for within in self._of.rows(row.type)
+            if self.of.is_structure(row.type)
+            for within in self.of.rows(row.type)
             if len(within.name) > _SHORT
         }
         words = {row.name: row.name for row in rows}
@@ -196,15 +208,15 @@ class _Walk:
 
     def _element(self, spot: _Spot, step: Step, what: str) -> _Spot:
         """Follow ``[INDEX]`` of an array, or of a pointer to its first element."""
-        record = self._of.record(spot.type)
-        is_what = f"{what} is {self._of.spelled(spot.type)}"
+        record = self.of.record(spot.type)
+        is_what = f"{what} is {self.of.spelled(spot.type)}"
         if record is None or record.kind not in (btf.ARRAY, btf.PTR) or not (spot.offsets or record.value):
             self._fail(f"{is_what}, which has no elements", step.column)
         array = record.kind == btf.ARRAY
         number, _, count = record.words[record.at : record.at + 3] if array else (record.value, 0, 0)
         if count and step.element >= count:
             self._fail(f"{is_what}, so its last element is [{count - 1}]", step.column)
-        size = self._of.size(number)
+        size = self.of.size(number)
         if size is None:
             self._fail(f"{is_what}, and the size of its elements is not known", step.column)
         offset = step.element * size

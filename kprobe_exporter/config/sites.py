@@ -23,7 +23,7 @@ from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
 from kprobe_exporter.grammar.fetch import MOST_ARGS, FetchArg, check_name, inner_path, parse_fetch
 from kprobe_exporter.grammar.filter import DURATION, KERNEL_WORDS, parse_filter
 from kprobe_exporter.grammar.lexis import NAME, closest
-from kprobe_exporter.grammar.members import is_path
+from kprobe_exporter.grammar.members import is_path, split_type
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.records import (
@@ -242,7 +242,7 @@ class AlternativeBuilder:
         return found.body
 
     def _is_path(self, text: str) -> bool:
-        return not self.target.kind.in_file and is_path(inner_path(text.partition(":")[0])[1])
+        return not self.target.kind.in_file and is_path(inner_path(split_type(text)[0])[1])
 
     def _check_filter(self) -> None:
         if self.probe.filter is None:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from kprobe_exporter.grammar.expression import ANYWHERE, MOST_STEPS, FetchSite, Need, Op, Scan, scan
 from kprobe_exporter.grammar.lexis import NAME, closest, fail, kernel_number, part_of, refuse_forbidden
-from kprobe_exporter.grammar.members import LONGEST_PATH, is_path
+from kprobe_exporter.grammar.members import LONGEST_PATH, is_path, split_type
 
 # Limits of kernel/trace/trace_probe.h.
 LONGEST = 63  # bytes of an argument without its name: MAX_ARGSTR_LEN
@@ -149,13 +149,13 @@ def parse_fetch(text: str, site: FetchSite = ANYWHERE, *, name: str = "") -> Fet
 
     ``site`` describes the probe's location. An expression that cannot be fetched there is refused.
     """
-    is_long = is_path(inner_path(text.partition(":")[0])[1])
+    is_long = is_path(inner_path(split_type(text)[0])[1])
     refuse_forbidden(text, LONGEST_PATH if is_long else LONGEST)
     if not text:
         fail("the argument is empty, write what to fetch, such as $arg1", text)
     if blank := re.search(r"\s", text):
         fail("an argument cannot have blanks in it", text, blank.start())
-    expression, colon, suffix = text.partition(":")
+    expression, colon, suffix = split_type(text)
     with part_of(text, 0):
         scanned = scan(expression, site)
     with part_of(text, len(expression) + 1):

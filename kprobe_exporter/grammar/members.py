@@ -9,7 +9,10 @@ LONGEST_PATH = 255
 """Characters of a path. The kernel never sees it, only the offsets that it stands for."""
 
 _BASE = re.compile(r"\$?[A-Za-z_]\w*", re.ASCII)
-_CAST = re.compile(r"\((?:(?:struct|union) +)?([A-Za-z_]\w*)(?: *\*)?\)(?=[A-Za-z_$(])", re.ASCII)
+_CAST = re.compile(
+    r"\((?:(?:struct|union) +)?((?:[A-Za-z_]\w*:)?[A-Za-z_]\w*)(?: *\*)?\)(?=[A-Za-z_$(])", re.ASCII
+)
+_MODULE = re.compile(r"(?<=\()[A-Za-z_]\w*:(?=[A-Za-z_]\w*\))", re.ASCII)
 _STEP = re.compile(r"(->|\.)([A-Za-z_]\w*)|\[([^\]]*)\]", re.ASCII)
 _LOOKS_LIKE_ONE = re.compile(r"[$A-Za-z_(].*(->|[\w)\]]\.|\[)|\(", re.ASCII)
 
@@ -29,7 +32,8 @@ class Step(NamedTuple):
 class MemberPath(NamedTuple):
     """A value behind another one. ``base`` is a parameter, ``$retval``, ``$argN``, or a path in parentheses.
 
-    ``cast`` names the structure to which ``base`` is taken to point, "" for its declared type.
+    ``cast`` names the structure to which ``base`` is taken to point, as ``NAME`` or, among the types of a
+    module, as ``MODULE:NAME``; "" for its declared type.
     """
 
     base: "str | MemberPath"
@@ -45,6 +49,12 @@ class MemberPath(NamedTuple):
     def __str__(self) -> str:
         base = self.base if isinstance(self.base, str) else f"({self.base})"
         return (f"({self.cast})" if self.cast else "") + base + "".join(map(str, self.steps))
+
+
+def split_type(text: str) -> tuple[str, str, str]:
+    """Split a fetch argument at the colon before its type, which is not that of a cast ``(MODULE:NAME)``."""
+    at = len(_MODULE.sub(lambda found: found[0].replace(":", "."), text).partition(":")[0])
+    return text[:at], text[at : at + 1], text[at + 1 :]
 
 
 def is_path(text: str) -> bool:

@@ -1,6 +1,7 @@
 """Paths into structures: what each leads to in types that are made here, and how others are refused."""
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,42 @@ def test_a_module_has_its_own_types_and_those_of_the_kernel() -> None:
     assert known.member("(mine)x->sk->sk_cookie", module="ext").offsets == (8, 512)
     with pytest.raises(GrammarError, match="no structure 'mine'"):
         known.member("(mine)x->sk")
+
+
+def test_a_cast_to_a_type_of_a_module() -> None:
+    """The same name is a structure of the kernel, of one module and of another, each with its layout."""
+    base = Blob()
+    u64 = base.int_("u64", 64)
+    base.struct("slot", 8, ("number", u64, 0))
+    mine, other = Blob(base), Blob(base)
+    inner = mine.struct("inner", 24, ("value", u64, 128))
+    mine.struct("slot", 16, ("number", u64, 64), ("inner", mine.to(inner), 0))
+    other.int_("odd", 8)  # so that the modules number their types differently
+    other.struct("slot", 32, ("number", u64, 192))
+    known = KernelTypes({"vmlinux": base.data(), "mine": mine.data(), "other": other.data()}.__getitem__)
+    for path, offsets in {
+        "(slot)x->number": (0,),
+        "(mine:slot)x->number": (8,),
+        "(other:slot)x->number": (24,),
+        "(mine:slot)x->inner->value": (0, 16),
+        "(other:slot)((mine:slot)x->number)->number": (8, 24),
+        "(vmlinux:slot)((mine:slot)x->number)->number": (8, 0),
+    }.items():
+        assert known.member(path).offsets == offsets, path
+    assert known.member("(vmlinux:slot)x->number", module="mine").offsets == (0,)
+    with pytest.raises(GrammarError, match=r"no structure 'mine:slott', did you mean 'slot'"):
+        known.member("(mine:slott)x->number")
+    with pytest.raises(GrammarError, match=r"there are no types of the module none \(is it loaded\?\)"):
+        KernelTypes(mapped({"vmlinux": base.data()})).member("(none:slot)x->number")
+
+
+def mapped(data: Mapping[str, bytes]) -> Callable[[str], bytes]:
+    def read(name: str) -> bytes:
+        if name not in data:
+            raise FileNotFoundError(name)
+        return data[name]
+
+    return read
 
 
 def test_a_cast_to_a_name_of_several_structures() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite, Need
 from kprobe_exporter.grammar.fetch import FetchArg, ValueKind, parse_fetch
+from kprobe_exporter.grammar.members import split_type
 from tests.unit.grammar.corpus import assert_points_into
 
 EVENT = FetchSite("event")
@@ -79,6 +80,22 @@ def test_bad_names(name: str) -> None:
 def test_sites(text: str, site: FetchSite, message: str) -> None:
     with pytest.raises(GrammarError, match=message):
         parse_fetch(text, site)
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "type_"),
+    [
+        ("(ext4:slot)$arg1->number:u32", "(ext4:slot)$arg1->number", "u32"),
+        ("(ext4:slot)($arg1->x)->number", "(ext4:slot)($arg1->x)->number", None),
+        ("+8((ext4:slot)x->(b:c)y->z):x8", "+8((ext4:slot)x->(b:c)y->z)", "x8"),
+        ("$arg1:s16", "$arg1", "s16"),
+    ],
+)
+def test_type_behind_a_cast_to_a_type_of_a_module(text: str, expression: str, type_: str | None) -> None:
+    assert split_type(text) == (expression, ":" if type_ else "", type_ or "")
+    if "y->" not in text:
+        parsed = parse_fetch(text, KPROBE)
+        assert (parsed.expression, parsed.type, parsed.body) == (expression, type_, text)
 
 
 def test_arguments_on_return_are_newer() -> None:
