@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grafana import agent, fleet, postgresql, probe
+from grafana import agent, fleet, pack, postgresql, probe
 from grafana.frame import text
 
 DIRECTORY = Path(__file__).parent / "dashboards"
@@ -10,7 +10,9 @@ DIRECTORY = Path(__file__).parent / "dashboards"
 
 def texts() -> dict[str, str]:
     """The content of each file below dashboards/, by its name."""
-    return {f"{module.UID}.json": text(module.dashboard()) for module in (fleet, probe, agent, postgresql)}
+    built = [module.dashboard() for module in (fleet, probe, agent, postgresql)]
+    built += [pack.dashboard(name) for name in pack.TITLES]
+    return {f"{dashboard.uid}.json": text(dashboard) for dashboard in built}
 
 
 def main() -> None:

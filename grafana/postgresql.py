@@ -3,6 +3,7 @@
 from typing import Any
 
 from grafana.frame import build
+from grafana.pack import trust
 from grafana.panels import RED, YELLOW, buckets, graph, number
 from grafana.queries import Query, down, increase, of, quantile, rate, ratio, spread
 
@@ -34,7 +35,7 @@ def dashboard() -> Any:
                 [_hit_ratio(), _written()],
                 [_checkpoints(), _checkpoint_durations()],
             ],
-            "How far to trust it": [[_tripped(), _overhead()]],
+            "How far to trust it": [trust(OF_PACK)],
         },
     )
 
@@ -270,29 +271,4 @@ def _checkpoint_durations() -> Any:
         " on purpose.",
         "s",
         Query(ratio(total, count, "cause"), "{{cause}}"),
-    )
-
-
-def _tripped() -> Any:
-    return graph(
-        "Tripped",
-        "1 while a probe is off because it fired more often than its limit: its counts are too low, and a"
-        " higher limit helps.",
-        "short",
-        Query(
-            f"topk(10, max by (instance, probe) ({of('kprobe_exporter_probe_tripped', OF_PACK)}))",
-            "{{instance}} {{probe}}",
-        ),
-        to_probe=True,
-    )
-
-
-def _overhead() -> Any:
-    cost = rate("kprobe_exporter_probe_overhead_seconds_total", OF_PACK)
-    return graph(
-        "Overhead",
-        "An estimate of the processor time that each probe costs PostgreSQL: 100 % is one processor.",
-        "percentunit",
-        Query(f"topk(10, sum by (probe) ({cost}))", "{{probe}}"),
-        to_probe=True,
     )

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from grafana import pack
 from grafana.__main__ import DIRECTORY, texts
 from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Probe
 from kprobe_exporter.labels import DECODERS
 from tests.support.dashboard_schema import panels, parts, schema
 
@@ -28,12 +31,6 @@ each = pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
 
 def queries(dashboard: Any) -> list[Any]:
     return [target for panel in panels(dashboard) for target in panel["targets"]]
-
-
-def test_there_are_dashboards_for_the_fleet_a_probe_the_agents_and_postgresql() -> None:
-    assert set(DASHBOARDS) == {
-        f"kprobe-exporter-{name}" for name in ("fleet", "probe", "agent", "postgresql")
-    }
 
 
 def test_they_are_what_their_sources_write() -> None:
@@ -146,7 +143,7 @@ class TestDashboard:
 
     def test_each_panel_says_what_it_shows(self, dashboard: Any) -> None:
         shown = list(panels(dashboard))
-        assert len(shown) >= 10
+        assert len(shown) >= 8
         ids = [panel["id"] for panel in dashboard["panels"]]
         assert len(set(ids)) == len(ids)
         assert len({panel["title"] for panel in shown}) == len(shown)
@@ -184,22 +181,114 @@ class TestDashboard:
             assert len(set(letters)) == len(letters)
 
 
-def test_what_is_shown_of_postgresql_is_what_its_pack_has() -> None:
-    """Each probe that a query names is in the pack, and each of its metrics is shown."""
-    probes = load([ROOT / "examples/packs/postgresql.yaml"], DECODERS).probes
-    text = "\n".join(target["expr"] for target in queries(DASHBOARDS["kprobe-exporter-postgresql"]))
-    shown = {
-        probe.name
-        for matcher in re.findall(r'probe=~?"([^"]+)"', text)
-        for probe in probes
-        if re.fullmatch(matcher, probe.name)
-    }
-    for matcher in re.findall(r'probe=~?"([^"]+)"', text):
-        assert any(re.fullmatch(matcher, probe.name) for probe in probes), matcher
-    assert shown == {probe.name for probe in probes}
-    metrics = {f"kprobe_{metric.name}" for probe in probes for metric in probe.metrics}
-    named = set(re.findall(r"\b(kprobe_postgresql_\w+?)(?:_bucket|_sum|_count)?{", text))
-    assert named == metrics
+SHIPPED = [ROOT / "kprobe_exporter/config/default.yaml", *sorted(pack.PACKS.glob("*.yaml"))]
+
+
+def metrics(exprs: list[str]) -> set[str]:
+    """The names of the metrics in queries, without a histogram's suffixes."""
+    return set(re.findall(r"\b(kprobe_\w+?)(?:_bucket|_sum|_count)?{", "\n".join(exprs)))
+
+
+def of(probe: Probe) -> set[str]:
+    """The names of a probe's own metrics."""
+    return {f"kprobe_{metric.name}" for metric in probe.metrics}
+
+
+def selected(probes: Sequence[Probe], exprs: list[str]) -> set[str]:
+    """The names of the probes that queries select; each matcher must select one."""
+    names = set[str]()
+    for matcher in re.findall(r'probe=~?"([^"]+)"', "\n".join(exprs)):
+        matched = {probe.name for probe in probes if re.fullmatch(matcher, probe.name)}
+        assert matched, matcher
+        names |= matched
+    return names
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_each_metric_of_a_shipped_configuration_is_shown(path: Path) -> None:
+    """A pack's dashboard shows its metrics; any dashboard may show those of the packaged configuration."""
+    of_pack = DASHBOARDS.get(pack.uid(path.stem))
+    shown = [of_pack] if of_pack else DASHBOARDS.values()
+    named = metrics([target["expr"] for dashboard in shown for target in queries(dashboard)])
+    wanted = set[str]().union(*(of(probe) for probe in load([path], DECODERS).probes))
+    assert wanted - named == set()
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(pack.PACKS.glob("*.yaml"))])
+def test_each_probe_of_a_pack_is_shown(name: str) -> None:
+    """By its own metrics, or by its name in a query that is not about the whole pack."""
+    path = pack.PACKS / f"{name}.yaml"
+    probes = load([path], DECODERS).probes
+    exprs = [target["expr"] for target in queries(DASHBOARDS[pack.uid(name)])]
+    every = {expr for expr in exprs if len(selected(probes, [expr])) == len(probes)}
+    assert len(every) >= 3
+    exprs = [expr for expr in exprs if expr not in every]
+    shown = {probe.name for probe in probes if probe.metrics and of(probe) <= metrics(exprs)}
+    assert shown | selected(probes, exprs) == {probe.name for probe in probes}
+
+
+@pytest.mark.parametrize("name", pack.TITLES)
+def test_each_query_in_a_comment_is_a_panel(name: str) -> None:
+    """A query without a title, or without a sentence above its title, is not ignored."""
+    text = (pack.PACKS / f"{name}.yaml").read_text()
+    lines = [line.strip() for line in re.findall(r"^  #  +(.+)", text, re.MULTILINE)]
+    described = list(pack.described(text))
+    assert " ".join(panel.expr for panel in described) == " ".join(lines)
+    titles = [panel["title"] for panel in panels(DASHBOARDS[pack.uid(name)])]
+    assert {panel.title for panel in described} <= set(titles)
+
+
+@each
+def test_its_queries_are_promql(dashboard: Any, promtool: str, tmp_path: Path) -> None:
+    exprs = [target["expr"].replace("$__rate_interval", "5m") for target in queries(dashboard)]
+    rules = [{"record": f"query:{place}", "expr": expr} for place, expr in enumerate(exprs)]
+    file = tmp_path / "queries.yaml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    check = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False)
+    assert check.returncode == 0, check.stderr
+
+
+class TestPanelsOfAComment:
+    COMMENT = """\
+probes:
+  # Some words: and
+  # more.
+  # Title, and unit:
+  #   topk(10,
+  #     sum by (le, comm) (rate(kprobe_x_bucket{probe="x"}[5m])))
+  # Other words.
+  # Other title:
+  #   rate(kprobe_y_total[5m])
+  # Words without a query.
+  - name: x
+    # Not above the probe:
+    #   kprobe_z
+"""
+
+    def test_words_title_and_query(self) -> None:
+        assert list(pack.described(self.COMMENT)) == [
+            (
+                "x",
+                "Title, and unit",
+                "Some words: and more.",
+                'topk(10, sum by (le, comm) (rate(kprobe_x_bucket{probe="x"}[5m])))',
+            ),
+            ("x", "Other title", "Other words.", "rate(kprobe_y_total[5m])"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("expr", "unit"),
+        [
+            ("histogram_quantile(0.99, sum by (le) (rate(kprobe_a_seconds_bucket[5m])))", "s"),
+            ("rate(kprobe_a_seconds_sum[5m])", "short"),
+            ("increase(kprobe_a_total[5m])", "short"),
+            ("rate(kprobe_a_bytes_sum[5m]) / rate(kprobe_a_bytes_count[5m])", "bytes"),
+            ("rate(kprobe_a_bytes_total[5m])", "Bps"),
+            ("rate(kprobe_hits_total[5m])", "cps"),
+        ],
+    )
+    def test_unit(self, expr: str, unit: str) -> None:
+        assert pack.unit(expr) == unit
 
 
 def test_histograms_are_heatmaps_with_exemplars() -> None:

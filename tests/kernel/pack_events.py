@@ -277,6 +277,7 @@ def security() -> Iterator[None]:
     in_a_child(lambda: LIBC.ptrace(PTRACE_TRACEME, 0, 0, 0))
     for request in (PTRACE_ATTACH, PTRACE_SEIZE):
         assert LIBC.ptrace(request, NO_PROCESS, 0, 0) == -1
+    in_a_child(lambda: os.setuid(0))
     in_a_child(lambda: os.setuid(65534))
     in_a_child(lambda: os.setresuid(65534, 65534, 65534))
     subprocess.run(["unshare", "-m", "mount", "-i", "-t", "tmpfs", "none", "/mnt"], check=True)

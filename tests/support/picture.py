@@ -144,7 +144,7 @@ def readable(value: float, unit: str) -> str:
         for factor, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
             if value >= factor or name == "µs":
                 return f"{value / factor:.3g} {name}"
-    rates = {"cps": " c/s", "eps": " evt/s", "bytes": "B"}
+    rates = {"cps": " c/s", "eps": " evt/s", "bytes": "B", "Bps": " B/s"}
     for factor, name in ((1e9, " G"), (1e6, " M"), (1e3, " K")):
         if value >= factor:
             return f"{value / factor:.3g}{name}{rates.get(unit, '').lstrip()}"

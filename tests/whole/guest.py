@@ -51,7 +51,8 @@ def work_for_ever(agent: AgentProcess) -> None:
             sys.exit(f"the agent ended: {agent.output()}")
         # Not in the first turn: an alert on growth needs a value from before.
         rare = [pack_events.disk] * (turn % 2) + [pack_events.memory] * (turn == 3)
-        for events in (pack_events.network, pack_events.scheduler, *rare):
+        programs = [pack_events.libc, pack_events.openssl, pack_events.python, pack_events.security]
+        for events in (pack_events.network, pack_events.scheduler, *(rare or programs)):
             with events():
                 failed_opens()
                 seeks_and_renames()
