@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from grafana import pack
 from grafana.__main__ import DIRECTORY
 from tests.support import picture
 from tests.support.dashboard_schema import panels
@@ -180,28 +181,49 @@ def test_a_target_is_what_its_pod_says(server: Prometheus) -> None:
     assert up.finite[0][1] == 1
 
 
-PICTURE = Path(__file__).parents[2] / "docs/images/dashboard.svg"
+IMAGES = Path(__file__).parents[2] / "docs/images"
 
 NUMBERS = ("Agents", "Probes up", "Probes down", "Hits", "Events lost", "Alerts")
 GRAPHS = 4
 """The number of graphs in which most happens; HEATMAPS are drawn as well."""
 
 HEATMAPS = (("Durations", "fsync"), ("Return values", "file_read"))
+OF_PACKS = {
+    "network": ["Packets dropped by function and reason"],
+    "disk": ["Bytes by device and operation", "Syncs, 99th percentile"],
+    "security": [
+        "Processes traced, by program, request and result",
+        "Changes of user, by program, user and result",
+    ],
+    "python": ["Collections by program and generation"],
+}
+"""The graphs of packs that are drawn."""
 
 
-def test_a_picture_of_it(server: Prometheus, tmp_path: Path) -> None:
-    """The panels' queries give a picture; UPDATE_IMAGES=1 writes it to the README's file."""
+def test_pictures(server: Prometheus, tmp_path: Path) -> None:
+    """The panels' queries give pictures; UPDATE_IMAGES=1 writes them to the documents' files."""
     if os.environ.get("UPDATE_IMAGES"):  # of a minute with enough memory and no failed scrape
         eventually(lambda: server.now("sum_over_time(up[1m])")[0].finite[0][1] >= 55, 150)
     numbers = [the_number(server, "kprobe-exporter-fleet", title) for title in NUMBERS]
     heatmaps = [the_heatmap(server, *shown) for shown in HEATMAPS]
     drawn = picture.page("Kernel probes", numbers, [*liveliest(server), *heatmaps])
-    assert drawn.count("<polyline") >= 10
     assert drawn.count('fill="#7f3b08"') + drawn.count('fill="#b35806"') > 5
-    where = PICTURE if os.environ.get("UPDATE_IMAGES") else tmp_path / PICTURE.name
-    where.parent.mkdir(exist_ok=True)
-    where.write_text(drawn)
-    ElementTree.parse(where)
+    for name, content in {"dashboard": drawn, "packs": of_packs(server)}.items():
+        assert content.count("<polyline") >= 10
+        where = (IMAGES if os.environ.get("UPDATE_IMAGES") else tmp_path) / f"{name}.svg"
+        where.write_text(content)
+        ElementTree.parse(where)
+
+
+def of_packs(server: Prometheus) -> str:
+    """The hits of some packs, and graphs of them."""
+    numbers, graphs = [], []
+    for name, titles in OF_PACKS.items():
+        title, text, colour = the_number(server, pack.uid(name), "Hits")
+        numbers.append((f"{title} of {name}", text, colour))
+        chosen = [by_title(pack.uid(name), title) for title in titles]
+        graphs += [the_graph(panel, the_lines(server, panel)) for panel in chosen]
+    return picture.page("Kernel probes: packs", numbers, graphs)
 
 
 def the_number(server: Prometheus, uid: str, title: str) -> tuple[str, str, str]:
@@ -221,13 +243,21 @@ def liveliest(server: Prometheus) -> list[str]:
         for panel in panels(dashboard):
             if panel["type"] != "timeseries" or len(panel["targets"]) > 1:
                 continue
-            lines, config = the_lines(server, panel), panel["fieldConfig"]["defaults"]
-            logarithmic = config["custom"].get("scaleDistribution", {}).get("type") == "log"
+            lines = the_lines(server, panel)
             if len(lines) > 1:
-                graph = picture.graph(panel["title"], config["unit"], lines, logarithmic=logarithmic)
-                drawn.append((picture.lively(lines, logarithmic=logarithmic), graph))
+                drawn.append((picture.lively(lines, logarithmic=logarithmic(panel)), the_graph(panel, lines)))
     least = sorted(drawn, reverse=True)[GRAPHS - 1]
     return [graph for lively, graph in drawn if (lively, graph) >= least]
+
+
+def the_graph(panel: Any, lines: list[Line]) -> str:
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    return picture.graph(panel["title"], unit, lines, logarithmic=logarithmic(panel))
+
+
+def logarithmic(panel: Any) -> bool:
+    custom = panel["fieldConfig"]["defaults"]["custom"]
+    return bool(custom.get("scaleDistribution", {}).get("type") == "log")
 
 
 def the_heatmap(server: Prometheus, title: str, probe: str) -> str:
