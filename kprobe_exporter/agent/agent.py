@@ -53,6 +53,7 @@ from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.removal import Removal
+from kprobe_exporter.util.deadline import CONTAINERS
 from kprobe_exporter.util.overruns import OVERRUNS
 
 if TYPE_CHECKING:
@@ -214,6 +215,7 @@ class Agent:
 
     def _open(self) -> None:
         """Start stage by stage. Started stages are stopped in reverse order, even after an error."""
+        self._stack.enter_context(CONTAINERS.until(self._stop.is_set))
         removal = Removal(gives_up=lambda: self._stop.gives_up)
         acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance, removal)
         self._instance = instance = self._stack.enter_context(acquired)

@@ -7,9 +7,9 @@ ends that. So the thread that hangs is left behind, and its source is refused un
 import re
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from errno import ETIMEDOUT
 from queue import SimpleQueue
 from typing import TypeVar
@@ -25,6 +25,7 @@ WAIT_SHARE = 0.05
 """Seconds of waiting that come back each second."""
 
 LEAST_S = 0.1  # Seconds that the caller waits in any case. A file system that works answers sooner.
+STOP_S = 0.1  # Seconds after which a request to stop ends a wait
 REFUSED_S = 60.0  # Seconds for which a source is refused after it did not answer
 MOST_HANGING = 64  # Threads that hang
 
@@ -53,6 +54,16 @@ class Deadlines:
         self._hanging: set[str] = set()
         self._refused: dict[str, float] = {}  # until when
         self._left, self._refilled = DEADLINE_S, clock()
+        self._stopping: Callable[[], bool] = lambda: False
+
+    @contextmanager
+    def until(self, stopping: Callable[[], bool]) -> Iterator[None]:
+        """Give up work that does not end at once while ``stopping`` returns True and the context lasts."""
+        before, self._stopping = self._stopping, stopping
+        try:
+            yield
+        finally:
+            self._stopping = before
 
     def refused(self) -> list[str]:
         """Return the sources that are refused now."""
@@ -71,7 +82,7 @@ class Deadlines:
         Work that was given up goes on in its thread: it must change nothing that others use.
         """
         with self._turn:
-            if source in self.refused() or len(self._hanging) >= MOST_HANGING:
+            if self._stopping() or source in self.refused() or len(self._hanging) >= MOST_HANGING:
                 raise TimeoutError(ETIMEDOUT, NO_ANSWER)
             done: Future[T] = Future()
 
@@ -89,8 +100,9 @@ class Deadlines:
             self._jobs.put(job)
             began = self._clock()
             self._left = min(DEADLINE_S, self._left + (began - self._refilled) * WAIT_SHARE)
-            with suppress(TimeoutError):
-                done.exception(max(LEAST_S, self._left))
+            until = time.monotonic() + max(LEAST_S, self._left)
+            while not done.done() and not self._stopping() and (left := until - time.monotonic()) > 0:
+                wait([done], min(STOP_S, left))
             self._refilled = self._clock()
             with self._lock:
                 if done.done():
@@ -98,7 +110,8 @@ class Deadlines:
                 self._left = max(0.0, self._left - (self._refilled - began))
                 self._hanging.add(source)
                 self._refused[source] = self._refilled + REFUSED_S
-            OVERRUNS.add("container", source, f"{source}: {NO_ANSWER}")
+            if not self._stopping():
+                OVERRUNS.add("container", source, f"{source}: {NO_ANSWER}")
             self._jobs.put(_end)
             self._jobs = None
             raise TimeoutError(ETIMEDOUT, NO_ANSWER)

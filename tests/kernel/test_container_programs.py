@@ -15,8 +15,9 @@ from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.compiling import compiled
 from tests.support.containers import container_id
+from tests.support.hanging_mount import hanging
 from tests.support.mounts import mounted
-from tests.support.patience import eventually
+from tests.support.patience import eventually, within
 
 pytestmark = pytest.mark.needs("uprobe_events", "host_proc")
 
@@ -173,3 +174,59 @@ def test_containers_come_and_go(node: Node, start_agent: StartAgent, files: Moun
     eventually(counted, 10)
     stranger.end()
     assert agent.scrape().value("kprobe_exporter_probe_absent", probe="entry") == 1
+
+
+DEAD = 24
+"""Containers whose file systems do not answer. An agent that waited for each would stop too late."""
+
+END_S, SCRAPE_S = 5, 1.5
+"""Seconds in which SIGTERM is obeyed, and in which a scrape is answered."""
+
+
+def die(containers: list[Started], stack: ExitStack) -> None:
+    """Let the directory of each container's program hang while the context lasts."""
+    for one in containers:
+        stack.enter_context(hanging(one.merged / Path(PATH).parent.relative_to("/")))
+
+
+def hung(agent: AgentProcess) -> int:
+    """Return how many threads hang in such a file system."""
+    return sum("fuse" in path.read_text() for path in Path(f"/proc/{agent.pid}/task").glob("*/stack"))
+
+
+def test_the_end_of_a_start_that_hangs(node: Node, start_agent: StartAgent) -> None:
+    image = node.image("image")
+    dead = [node.start(image, 0xA1 + number) for number in range(DEAD)]
+    with ExitStack() as stack:
+        die(dead, stack)
+        agent = start_agent(CONFIG.replace("a*", "*"), serving=False)
+        eventually(lambda: hung(agent))
+        with within(END_S):
+            assert agent.end() == 0
+        assert "Traceback" not in agent.output()
+
+
+@pytest.mark.parametrize("moment", ["waits", "refused"])
+def test_file_systems_that_hang_later(node: Node, start_agent: StartAgent, moment: str) -> None:
+    """Scrapes and counts go on, and the agent ends in time: while it waits for them, and when it has."""
+    image = node.image("image")
+    alive, *dead = [node.start(image, 0xA1 + number) for number in range(1 + DEAD)]
+    with ExitStack() as stack:
+        agent = start_agent(CONFIG.replace("a*", "*"))
+        eventually(lambda: agent.scrape().value("kprobe_up", probe="whole") == 1)
+        die(dead, stack)
+        wanted = 2 if moment == "waits" else DEAD
+        alive.call(7)
+
+        def noticed() -> bool:
+            with within(SCRAPE_S):
+                found = agent.scrape()
+            calls = found.value("kprobe_calls_total", container=alive.id)
+            return calls == 7 and hung(agent) >= wanted
+
+        eventually(noticed, 40)
+        if moment == "refused":
+            eventually(lambda: agent.scrape().value("kprobe_exporter_fault", fault="container_hangs") == 1)
+        with within(END_S):
+            assert agent.end() == 0
+        assert "Traceback" not in agent.output()

@@ -8,7 +8,7 @@ import pytest
 
 from kprobe_exporter.util import deadline
 from kprobe_exporter.util.deadline import Deadlines, process_root
-from tests.support.patience import eventually
+from tests.support.patience import eventually, within
 
 
 class Clock:
@@ -73,6 +73,29 @@ def test_threads_that_hang_are_bounded(
         with pytest.raises(TimeoutError):
             deadlines.run(str(number), hangs.wait)
     assert threading.active_count() == before + 3
+
+
+def test_a_request_to_stop_ends_a_wait() -> None:
+    """Work is given up, and none is begun, until the context is left."""
+    deadlines, hangs, stop = Deadlines(), threading.Event(), threading.Event()
+    began = threading.Event()
+
+    def work() -> bool:
+        began.set()
+        stop.set()
+        return hangs.wait()
+
+    try:
+        with within(deadline.DEADLINE_S / 2), deadlines.until(stop.is_set):
+            with pytest.raises(TimeoutError):
+                deadlines.run("a", work)
+            began.clear()
+            with pytest.raises(TimeoutError):
+                deadlines.run("b", work)
+        assert not began.is_set()
+        assert deadlines.run("c", lambda: 7) == 7
+    finally:
+        hangs.set()
 
 
 @pytest.mark.parametrize(
