@@ -5,9 +5,7 @@ import gc
 import itertools
 import logging
 import os
-import selectors
 import socket
-import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from kprobe_exporter.web.connection import MAX_CONNECTIONS, Client, Clients, Con
 from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.networks import MAX_KNOWN_OF_WIDE, KnownNetworks, network
 from kprobe_exporter.web.routes import create_app
+from tests.support.churn import Churn
 from tests.support.patience import eventually, patience, within
 from tests.support.web_target import LARGE, Served, read_all, reset, serving
 
@@ -247,59 +246,6 @@ def test_a_network_is_known_while_it_goes_on_asking() -> None:
     for number in range(2, CROWD):
         known.add(network(f"192.0.2.{number % 256}"), 303)
     assert sum(network(f"192.0.2.{number}") in known for number in range(256)) == MAX_KNOWN_OF_WIDE
-
-
-class Churn(threading.Thread):
-    """Clients, one of each address, that send a request and connect again once they are dropped."""
-
-    def __init__(self, port: int, addresses: list[str]) -> None:
-        super().__init__()
-        self._port, self._addresses = port, addresses
-        self.connections = 0
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        with selectors.DefaultSelector() as ready:
-            for address in self._addresses:
-                self._connect(ready, address)
-            while not self._over.is_set():
-                for key, mask in ready.select(0.05):
-                    sock = key.fileobj
-                    assert isinstance(sock, socket.socket)
-                    if mask & selectors.EVENT_WRITE:
-                        with suppress(OSError):
-                            sock.send(HEALTH)
-                        ready.modify(sock, selectors.EVENT_READ, key.data)
-                    elif not self._is_open(sock):
-                        ready.unregister(sock)
-                        sock.close()
-                        self._connect(ready, key.data)
-            for key in [*ready.get_map().values()]:
-                reset(key.fileobj)  # type: ignore[arg-type]
-
-    def _connect(self, ready: selectors.BaseSelector, address: str) -> None:
-        sock = socket.socket()
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # keeps no port
-        sock.bind((address, 0))
-        sock.connect_ex(("127.0.0.1", self._port))
-        ready.register(sock, selectors.EVENT_WRITE, address)
-        self.connections += 1
-
-    @staticmethod
-    def _is_open(sock: socket.socket) -> bool:
-        try:
-            return bool(sock.recv(65536))
-        except OSError:
-            return False
-
-    def __enter__(self) -> "Churn":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join()
 
 
 @pytest.mark.parametrize("address", ["127.0.1.{}", "127.0.0.1"], ids=["loopback", "the scraper's own"])
