@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 
 from kprobe_exporter.config.values import Attach
 from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.evaluate import COMMON_FIELDS
 from kprobe_exporter.grammar.event_format import EventFormat
 from kprobe_exporter.grammar.filter import KERNEL_WORDS, parse_filter
+from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import filter_fields
@@ -56,8 +58,11 @@ class EventFields:
     used: Mapping[str, str]
 
     @classmethod
-    def of(cls, attach: Attach, form: EventFormat, wanted: Set[str]) -> "EventFields":
-        """Find the fields. Raises GrammarError if one that is fetched is missing."""
+    def of(cls, attach: Attach, form: EventFormat, wanted: Set[str], behind: Set[str]) -> "EventFields":
+        """Find the fields. Raises GrammarError if one that is fetched or filtered by is missing.
+
+        ``behind`` are the values that an eprobe fetches from behind fields.
+        """
         if attach.filter is not None:
             ours = attach.fetch.keys() | attach.read.keys() | form.fields.keys()
             words = {name: word for name, word in IN_FILTERS.items() if name not in ours}
@@ -66,12 +71,14 @@ class EventFields:
         used = {name: field.removeprefix("$") for name, field in attach.fetch.items() if field not in comms}
         others = (filter_fields(attach.filter) | (wanted & INSTEAD.keys())) - attach.fetch.keys()
         used |= {name: name for name in sorted(others) if name in form.fields}
+        has = f"; it has {', '.join(form.fields) or 'none'}"
         for name, field in used.items():
             if field not in form.fields:
-                has = ", ".join(form.fields) or "none"
-                raise GrammarError(
-                    f"the tracepoint {form.name} has no field '{field}' (for '{name}'); it has {has}"
-                )
+                raise GrammarError(f"the tracepoint {form.name} has no field '{field}' (for '{name}'){has}")
+        known = form.fields.keys() | attach.fetch.keys() | behind | COMMON_FIELDS.keys()
+        for name in sorted(filter_fields(attach.filter) - known):
+            hint = closest(name, form.fields) or has
+            raise GrammarError(f"the tracepoint {form.name} has no field '{name}' to filter on{hint}")
         return cls(attach, form, wanted, used)
 
     @property

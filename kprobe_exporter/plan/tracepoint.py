@@ -47,7 +47,7 @@ def tracepoint_specs(
     try:
         form = _typed(parse_format(text), attach)
         attach, memory = _behind_fields(attach, form, kernel.types)
-        fields = EventFields.of(attach, form, wanted)
+        fields = EventFields.of(attach, form, wanted, memory.keys())
         attach = fields.attach
     except GrammarError as error:
         return [Unsupported(str(attach.target), error.message)]

@@ -38,6 +38,7 @@ probes:
   - {{name: one, attach: tracepoint:sched:sched_process_exec, filter: pid > 0}}
   - {{name: two, attach: tracepoint:sched:sched_process_exec, filter: pid > 1}}
   - {{name: three, attach: tracepoint:sched:sched_process_exec, filter: comm != "sh"}}
+  - {{name: filtered, attach: tracepoint:sched:sched_switch, filter: prev_com == "x"}}
   - {{name: array, attach: tracepoint:tcp:tcp_probe, fetch: {{who: saddr}}}}
 """
 
@@ -73,6 +74,7 @@ def test_what_is_hard_to_foretell(start_agent: StartAgent, tracefs: Path, tmp_pa
     compare(rows, agent.scrape())
     found = {row["probe"]: row for row in rows}
     assert "'sched_switch'" in " ".join(found["missing"]["why"])
+    assert "did you mean 'prev_comm'?" in " ".join(found["filtered"]["why"])
     assert (found["off"]["state"], found["optional"]["state"]) == ("disabled", "absent")
     if not (tracefs / "kprobe_events").exists():
         return

@@ -194,6 +194,15 @@ def test_what_a_filter_names_is_recorded_by_an_eprobe_alone() -> None:
             "the tracepoint sched_process_exec has no field 'absent' (for 'x'); "
             "it has filename, pid, old_pid",
         ),
+        (
+            attach(f"tracepoint:{EXEC}", filter_text="parent > 0"),
+            "the tracepoint sched_process_exec has no field 'parent' to filter on; "
+            "it has filename, pid, old_pid",
+        ),
+        (
+            attach(f"tracepoint:{EXEC}", filter_text='old_pdi == 1 && comm != "x" && common_type > 0'),
+            "the tracepoint sched_process_exec has no field 'old_pdi' to filter on, did you mean 'old_pid'?",
+        ),
     ],
 )
 def test_what_this_kernel_cannot_do_is_known_before_it_is_tried(way: Attach, reason: str) -> None:
