@@ -15,6 +15,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.snapshot import ShownState, summary
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import Alternative, JoinedSpec, Kernel, cannot_share, plan_probe
+from kprobe_exporter.plan.typed import REGISTERS
 from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.probing.event_source import choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
@@ -44,7 +45,8 @@ class Known:
     """What is known of the kernel by reading: facts for planning, and its expected answers to definitions.
 
     ``programs`` tells whether the programs of this machine are those that the kernel would probe.
-    ``uretprobes`` is a warning about return probes in programs.
+    ``uretprobes`` is a warning about return probes in programs. ``variable`` answers for a symbol that is
+    fetched. ``machine`` is the kernel's, by uname(2).
     """
 
     kernel: Kernel
@@ -53,6 +55,8 @@ class Known:
     eprobes: Answer
     programs: bool = True
     uretprobes: str | None = None
+    variable: Callable[[str], Answer] = lambda symbol: Answer(True)
+    machine: str = "x86_64"
     containers: ContainerFiles = field(default_factory=lambda: ContainerFiles(RunningContainers()))
 
 
@@ -73,6 +77,10 @@ TRAMPOLINES = {Kind.FEXIT: "fprobe", Kind.KRETPROBE: "rethook", Kind.CALL: "reth
 """By kind, the trampoline through which a function returns. No stack goes on beyond two of them."""
 
 CUT_STACKS = "a fexit and a kretprobe or call of one function cut the stacks of each other's events"
+
+
+FETCHED = re.compile(r"(?<!:)%(?P<register>[a-z]\w*)|@(?P<symbol>[A-Za-z_.][\w.]*)")
+"""Finds the registers and symbols in fetch arguments, but not the type ``:%pd``."""
 
 Settled: TypeAlias = ProbeSpec | JoinedSpec | ProgramProbe
 
@@ -117,6 +125,8 @@ def look_each(
             functions.eprobes(),
             programs,
             uretprobe_hazard(files.release, files.machine),
+            functions.variable,
+            files.machine,
         )
         found = []
         for config in whole:
@@ -246,10 +256,25 @@ def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Ans
         return Answer(False, why) if why else Answer(True)
     if not known.has(spec.file):
         return Answer(False, not_built(spec.file))
+    answer = Answer(True)  # planning has checked a location in a file, and if a function can have an fprobe
     if spec.file == "kprobe_events":
-        return known.function(parse_target(spec.target))
-    # Planning has already checked a location in a file, and whether a function can have an fprobe.
-    return known.eprobes if spec.verb == "e" else Answer(True)
+        answer = known.function(parse_target(spec.target))
+    elif spec.verb == "e":
+        answer = known.eprobes
+    answers = [answer, *_fetched(spec, known)]
+    return next((one for can in (False, None) for one in answers if one.can is can), answer)
+
+
+def _fetched(spec: ProbeSpec, known: Known) -> Iterator[Answer]:
+    """Yield an answer for each register and each symbol that the fetch arguments name."""
+    registers = REGISTERS.get(known.machine, ())
+    for body in (spec.body, *spec.more):
+        for found in FETCHED.finditer(body.partition(" ")[2]):
+            if found["symbol"]:
+                yield known.variable(found["symbol"])
+            elif found["register"] not in registers:
+                register = found["register"]
+                yield Answer(None, f"only trying tells whether the kernel knows the register %{register}")
 
 
 def _answer(functions: Functions, kernel: Kernel, target: Target) -> Answer:
@@ -275,8 +300,10 @@ def _row(
 
 
 def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:
-    """Yield the functions to look up, by their configured names and by their names on this kernel."""
+    """Yield the functions to look up, by their configured and this kernel's names, and fetched symbols."""
     for one in (one for probe in probes for attach in probe.attach for one in attach.single):
         yield one.target.symbol
         with suppress(ProbeRefused):
             yield kernel.place(one.target)[0].symbol
+        for text in one.fetch.values():
+            yield from (found["symbol"] for found in FETCHED.finditer(text) if found["symbol"])

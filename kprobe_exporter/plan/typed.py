@@ -29,6 +29,14 @@ AAPCS64. They hold for whole numbers and pointers only."""
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}  # by the machine's name in uname(2)
 ARGUMENT = re.compile(r"\$arg(\d+)")
 
+REGISTERS: Mapping[str, frozenset[str]] = {
+    "x86_64": frozenset(
+        "r15 r14 r13 r12 bp bx r11 r10 r9 r8 ax cx dx si di orig_ax ip cs flags sp ss".split()
+    ),
+    "aarch64": frozenset([*(f"x{number}" for number in range(31)), "lr", "sp", "pc", "pstate"]),
+}
+"""The registers that kernels know, by the machine's name in uname(2) (arch/*/kernel/ptrace.c)."""
+
 CALL_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
     "__x64_": (112, 104, 96, 56, 72, 64),
     "__arm64_": (0, 8, 16, 24, 32, 40),

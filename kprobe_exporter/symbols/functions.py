@@ -90,6 +90,12 @@ class Functions:
             return Answer(True)
         return Answer(False, "this kernel was built without eprobes (CONFIG_EPROBE_EVENTS)")
 
+    def variable(self, symbol: str) -> Answer:
+        """Whether the kernel finds a symbol, one of ``names``. Saved kernels do not list those of data."""
+        if symbol in (self._symbols or ()):
+            return Answer(True)
+        return Answer(None, f"only trying tells whether the kernel has the symbol {symbol}")
+
     def answer(self, module: str, symbol: str, offset: int) -> Answer:
         """Whether a kprobe can be set at the place; ``module`` is empty if none was given."""
         if module and module not in (self._modules or ()):

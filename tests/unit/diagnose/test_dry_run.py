@@ -130,6 +130,33 @@ def test_what_only_trying_tells() -> None:
     assert sure.why == (HITS, "only trying tells; else kprobe:b")
 
 
+@pytest.mark.parametrize(
+    ("fetched", "state", "why"),
+    [
+        ("%di", "up", None),
+        ("+8(%sp):u32", "up", None),
+        ("%zz", "unsure", "only trying tells whether the kernel knows the register %zz"),
+        ("+0(+8(%zz)):string", "unsure", "only trying tells whether the kernel knows the register %zz"),
+        ("@jiffies:u64", "up", None),
+        ("+4(@nothing)", "unsure", "only trying tells"),
+    ],
+)
+def test_fetched_register_or_symbol(fetched: str, state: str, why: str | None) -> None:
+    way = Attach(parse_target("kprobe:a"), {"x": fetched}, None, None)
+    metrics = (Metric("counter", "x_total", "help", labels=(Label("x", "x"),)),)
+    here = replace(known({"a": YES}), variable={"jiffies": YES, "nothing": TRY}.__getitem__)
+    found = row(here, Probe("p", "help", (way,), metrics))
+    assert (found.state, found.kind) == (state, "kprobe")
+    assert why is None or why in found.why
+
+
+def test_register_of_an_unknown_machine() -> None:
+    way = Attach(parse_target("kprobe:a"), {"x": "%di"}, None, None)
+    metrics = (Metric("counter", "x_total", "help", labels=(Label("x", "x"),)),)
+    found = row(replace(known({"a": YES}), machine="riscv64"), Probe("p", "help", (way,), metrics))
+    assert found.state == "unsure"
+
+
 def test_a_note_is_shown() -> None:
     found = row(known({"a": Answer(True, "it never fires")}), probe("p", "kprobe:a"))
     assert (found.state, found.why) == ("up", (HITS, "it never fires"))

@@ -117,6 +117,16 @@ def test_a_list_that_cannot_be_read(lists: dict[str, Any], symbol: str, can: boo
     assert functions(**lists).answer("", symbol, 0).can is can
 
 
+@pytest.mark.parametrize(
+    ("symbols", "name", "can"),
+    [(SYMBOLS, "jiffies", True), (SYMBOLS, "jiffes", None), (None, "jiffies", None)],
+)
+def test_variable(symbols: bytes | None, name: str, can: bool | None) -> None:
+    found = functions(symbols=symbols, names=[name]).variable(name)
+    assert found.can is can
+    assert (name in found.why) == (can is not True)
+
+
 def test_without_modules_a_modules_function_waits() -> None:
     assert functions(modules=None).answer("ext4", "ext4_open", 0).why.startswith("armed when")
 
