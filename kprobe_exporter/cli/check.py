@@ -1,4 +1,4 @@
-"""``check``: validates configurations; ``--live`` and ``--against`` show what kernels would make of them."""
+"""``check``: validates configurations, and shows what this kernel or saved ones would make of them."""
 
 import json
 import os
@@ -15,11 +15,12 @@ from kprobe_exporter.config.values import Config
 from kprobe_exporter.diagnose.changeable_paths import changeable
 from kprobe_exporter.diagnose.dry_run import DryRunRow, look, verdict
 from kprobe_exporter.diagnose.saved_kernel import load as load_kernel
+from kprobe_exporter.diagnose.trial import attempt
 from kprobe_exporter.errors import UsageError, counted, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.addresses import Symbols
-from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs
 from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.mount import mounted
 
@@ -34,6 +35,7 @@ Examples:
   kprobe-exporter check probes.yaml
   kprobe-exporter check /etc/kprobe_exporter/ && systemctl restart kprobe_exporter
   kprobe-exporter check --live probes.yaml
+  kprobe-exporter check --live --try probes.yaml
   kprobe-exporter check --live --json probes.yaml | jq '.[] | select(.state == "down")'
   kprobe-exporter check --against kernels/*.tar.xz probes.yaml
 """,
@@ -41,6 +43,12 @@ Examples:
 @click.argument("arguments", type=click.Path(path_type=Path), nargs=-1, metavar="FILE|DIR...")
 @config_option("The same as an argument, as 'run' takes it.")
 @click.option("--live", is_flag=True, help="Also show what 'run' would settle on with this kernel.")
+@click.option(
+    "--try",
+    "tried",
+    is_flag=True,
+    help="With --live: attach each probe for a moment, in an instance of its own, instead of only reading.",
+)
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
@@ -54,6 +62,7 @@ def check(
     arguments: tuple[Path, ...],
     paths: tuple[Path, ...],
     live: bool,
+    tried: bool,
     against: tuple[Path, ...],
     as_json: bool,
     tracefs: Path | None,
@@ -65,10 +74,12 @@ def check(
     program a path names. Whether this kernel has the functions that are named is not looked at.
 
     With --live it is: each probe is shown with the target and the plan that 'run' would settle on
-    with this kernel, and why. That is found by reading alone, so it takes root, and changes nothing;
-    what only trying tells, as whether an instruction begins at an offset, is said to be tried.
-    Fetch arguments and filters of functions are the kernel's to judge. The exit status is 1 if a
-    probe would be down, unless it is optional.
+    with this kernel, and why. It needs root, only reads, and changes nothing. A probe is 'unsure' if
+    only trying tells, for example whether an instruction begins at an offset. The exit status is 1
+    if a probe would be down, unless it is optional.
+
+    With --live --try each probe is attached and enabled for a moment, as 'run' does it, so none is
+    'unsure'. The probes are in an instance of their own, record nothing and are removed at once.
 
     With --against the same is shown for kernels of other machines, each of which 'doctor --save FILE'
     saved there: nothing of this machine is looked at, and no right is needed. Further arguments whose
@@ -77,7 +88,7 @@ def check(
     """
     saved = (*against, *(path for path in arguments if against and path.name.endswith(SAVED)))
     paths = (*paths, *(path for path in arguments if path not in saved))
-    _check_usage(paths, live, saved, as_json, tracefs)
+    _check_usage(paths, live, tried, saved, as_json, tracefs)
     config = load(paths, DECODERS)
     for warning in (*config.warnings, *changeable(config.probes)):
         click.echo(warning, err=True)
@@ -93,8 +104,8 @@ def check(
         _against(config, saved, as_json=as_json)
         return
     with mounted(tracefs) as root, kernel_errors():
-        files = ReadOnlyTracefs(root)
-        rows = look(config, running_kernel(files), Symbols(files).visible)
+        files = MountedTracefs(root) if tried else ReadOnlyTracefs(root)
+        rows = (attempt if tried else look)(config, running_kernel(files), Symbols(files).visible)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
     else:
@@ -103,11 +114,18 @@ def check(
 
 
 def _check_usage(
-    paths: tuple[Path, ...], live: bool, saved: tuple[Path, ...], as_json: bool, tracefs: Path | None
+    paths: tuple[Path, ...],
+    live: bool,
+    tried: bool,
+    saved: tuple[Path, ...],
+    as_json: bool,
+    tracefs: Path | None,
 ) -> None:
     """Refuse options that do not belong together."""
     if live and saved:
         raise UsageError("--live is about this kernel and --against about others: give one of them.")
+    if tried and not live:
+        raise UsageError("--try belongs to --live: give that as well.")
     if tracefs and not live:
         raise UsageError("--tracefs belongs to --live: give that as well.")
     if as_json and not (live or saved):

@@ -150,7 +150,7 @@ def resolve(config: Config, known: Known) -> list[DryRunRow]:
                 row = replace(row, why=(*row.why, known.uretprobes))
             rows.append(row)
         else:
-            rows.append(_row(probe, "disabled", None, "'enabled: false' in the configuration", {}))
+            rows.append(row_of(probe, "disabled", None, "'enabled: false' in the configuration", {}))
     return [*_with_cut_stacks(config.probes, rows)]
 
 
@@ -217,12 +217,12 @@ def _settle(
             sure = spec, why
             break
     if (first := unsure or sure) is None:
-        return _row(probe, "absent" if probe.optional or waiting else "down", None, "", refused)
+        return row_of(probe, "absent" if probe.optional or waiting else "down", None, "", refused)
     spec, why = first
     refused.pop(spec.target, None)
     if unsure and sure and sure[0].target != spec.target:
         why = f"{why}; else {sure[0].target}" if why else f"else {sure[0].target}"
-    return _row(probe, "up" if sure else "unsure", spec, why, refused)
+    return row_of(probe, "up" if sure else "unsure", spec, why, refused)
 
 
 def _judge(
@@ -283,13 +283,14 @@ def _answer(functions: Functions, kernel: Kernel, target: Target) -> Answer:
     return functions.answer(here.module, here.symbol, here.offset)
 
 
-def _row(
+def row_of(
     probe: Probe,
     state: ShownState,
     spec: Settled | None,
     note: str,
     refused: dict[str, str],
 ) -> DryRunRow:
+    """Return the row of a probe that is attached as ``spec``, or nowhere, and why other ways are refused."""
     first = probe.attach[0].target
     kind, target = (spec.kind, spec.target) if spec else (first.kind.value, str(first))
     others = (

@@ -1,6 +1,7 @@
 """`check --live` foretells what `run` chooses, and changes nothing in the kernel."""
 
 import json
+import os
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,8 @@ from kprobe_exporter.tracefs.kernel_files import running_kernel
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.dry_runs import compare, look
-from tests.support.leftovers import definitions
+from tests.support.leftovers import definitions, unchanged
+from tests.support.libc import own_libc
 from tests.support.system_calls import BLACKLISTED
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +41,9 @@ probes:
   - {{name: two, attach: tracepoint:sched:sched_process_exec, filter: pid > 1}}
   - {{name: three, attach: tracepoint:sched:sched_process_exec, filter: comm != "sh"}}
   - {{name: filtered, attach: tracepoint:sched:sched_switch, filter: prev_com == "x"}}
+  - {{name: register, attach: "uprobe:{own_libc()}:getppid", fetch: {{x: "%zz"}}}}
+  - {{name: defined, definition: "p:defined {own_libc()}:0x30000 x=%zz"}}
+  - {{name: right, attach: "uprobe:{own_libc()}:getppid", fetch: {{x: "%sp"}}}}
   - {{name: array, attach: tracepoint:tcp:tcp_probe, fetch: {{who: saddr}}}}
 """
 
@@ -75,6 +80,8 @@ def test_what_is_hard_to_foretell(start_agent: StartAgent, tracefs: Path, tmp_pa
     found = {row["probe"]: row for row in rows}
     assert "'sched_switch'" in " ".join(found["missing"]["why"])
     assert "did you mean 'prev_comm'?" in " ".join(found["filtered"]["why"])
+    sure = {name: found[name]["state"] for name in ("register", "defined", "right")}
+    assert sure == {"register": "unsure", "defined": "unsure", "right": "up"}
     assert (found["off"]["state"], found["optional"]["state"]) == ("disabled", "absent")
     if not (tracefs / "kprobe_events").exists():
         return
@@ -84,6 +91,21 @@ def test_what_is_hard_to_foretell(start_agent: StartAgent, tracefs: Path, tmp_pa
     assert states["offset"] == "unsure"
     assert "name do_sys_openat2" in " ".join(found["silent"]["why"])
     assert "'vfs_read'" in " ".join(found["misspelt"]["why"])
+
+
+def test_try_tells_what_run_tells(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "hard.yaml"
+    path.write_text(HARD)
+    with unchanged(tracefs):
+        rows = look("--try", path)
+    assert "unsure" not in {row["state"] for row in rows}
+    agent = start_agent(HARD)
+    compare(rows, agent.scrape())
+    for row in rows:
+        if row["state"] == "down":
+            [said] = [line for line in agent.output().splitlines() if f"'{row['probe']}' is down" in line]
+            reason = row["why"][-1].replace(f"kprobe_exporter_trace_{os.getpid()}", "kprobe_exporter")
+            assert reason in said
 
 
 @pytest.mark.needs("kprobe_events")

@@ -10,9 +10,9 @@ from kprobe_exporter.cli import main
 from tests.support.agent_process import Metrics
 
 
-def look(*paths: Path) -> list[dict[str, Any]]:
+def look(*arguments: Path | str) -> list[dict[str, Any]]:
     """Return the rows of `check --live`, and assert that its exit status agrees with them."""
-    result = CliRunner().invoke(main, ["check", "--live", "--json", *map(str, paths)])
+    result = CliRunner().invoke(main, ["check", "--live", "--json", *map(str, arguments)])
     rows: list[dict[str, Any]] = json.loads(result.stdout)
     assert result.exit_code == int(any(row["state"] == "down" for row in rows)), result.output
     return rows

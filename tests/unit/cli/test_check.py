@@ -103,6 +103,13 @@ def test_the_table(live: Callable[..., Result]) -> None:
     ]
 
 
+def test_try_attaches_instead_of_reading(
+    live: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "attempt", lambda config, files, visible: ROWS[:1])
+    assert live(ROWS, "--try").stdout.endswith("\n\n1 of 1 probes would be up\n")
+
+
 def test_what_is_absent_disabled_or_unsure_is_no_failure(live: Callable[..., Result]) -> None:
     result = live([row for row in ROWS if row.state != "down"])
     assert result.exit_code == 0
@@ -140,6 +147,7 @@ def test_a_wrong_file_is_not_looked_up(live: Callable[..., Result], tmp_path: Pa
     ("arguments", "sentence"),
     [
         ([DEFAULT, "--json"], "--json belongs to --live or --against: give one of them as well."),
+        ([DEFAULT, "--try"], "--try belongs to --live: give that as well."),
         ([DEFAULT, "--tracefs", "/t"], "--tracefs belongs to --live: give that as well."),
         (
             [DEFAULT, "--tracefs", "/t", "--against", "k.tar.xz"],
