@@ -1,4 +1,4 @@
-"""The last 15 minutes of each probe's durations and return values, for the heat maps on its page."""
+"""The last 15 minutes of each probe's histograms, for the heat maps on its page."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -10,13 +10,13 @@ STEP, STEPS = 15.0, 60
 """A column is STEP seconds, and there are STEPS of them: 15 minutes."""
 
 Key: TypeAlias = tuple[str, str]
-"""A probe, and the name of one of its built-in histograms."""
+"""A probe, and the name of one of its histograms."""
 
 
 class HeatMaps:
     """The columns of each histogram; one in which nothing happened is empty.
 
-    One thread updates it, any may read. A probe that is busy in all its buckets takes some 10 kB.
+    One thread updates it, any may read. A histogram that is busy in all its buckets takes about 10 kB.
     """
 
     def __init__(self) -> None:

@@ -382,9 +382,9 @@ class Aggregator:
         return recorded
 
     def spreads(self) -> dict[tuple[str, str], Spread]:
-        """Return the counts of the built-in histograms so far, by probe and the histogram's name."""
+        """Return the counts of all histograms so far, by probe and the histogram's name."""
         with self._lock:
-            return spreads(self._probes)
+            return spreads(self._probes, self._metrics)
 
     def arrivals(self) -> Arrivals:
         """Return what the audit compares."""

@@ -103,7 +103,10 @@ class MetricNumbers:
 
     def __init__(self, spec: MetricSpec, limits: SeriesLimits, failures: Counter[str]) -> None:
         self.spec = spec
-        self.series: Series[Any] = Series(spec.labels, partial(_cell, spec), limits, failures)
+        self.series: Series[Any] = Series(
+            spec.labels, partial(_cell, spec), limits, failures, self._keep_counts
+        )
+        self._expired = [0] * (len(spec.buckets) + 1)
 
     def take(self, spec: MetricSpec) -> Take:
         """Return the function that takes tallies of a probe that declared the metric by this ``spec``."""
@@ -124,6 +127,15 @@ class MetricNumbers:
             cell_of(tally.key, tally.events).add(tally, scale)
 
         return {"counter": add, "gauge": keep, "histogram": spread}[spec.kind]
+
+    def _keep_counts(self, cell: HistogramCell | list[float]) -> None:
+        if isinstance(cell, HistogramCell):
+            self._expired = [*map(int.__add__, self._expired, cell.counts)]
+
+    def spread(self) -> Spread:
+        """Return the counts of a histogram's label sets together, with those that have expired."""
+        cells = (cell.counts for cell in self.series.cells.values())
+        return Spread(self.spec.buckets, tuple(map(sum, zip(self._expired, *cells, strict=True))))
 
     def family(self) -> Family:
         """Return the metric with a copy of all its label sets."""
@@ -224,13 +236,21 @@ class Numbers(NamedTuple):
     lost_of: Mapping[LabelValues, float] = {}
 
 
-def spreads(probes: Mapping[str, ProbeNumbers]) -> dict[tuple[str, str], Spread]:
-    """Return the built-in histograms that probes have, by probe and the histogram's name."""
+def spreads(
+    probes: Mapping[str, ProbeNumbers], metrics: Mapping[str, MetricNumbers]
+) -> dict[tuple[str, str], Spread]:
+    """Return the histograms that probes have, by probe and the histogram's name, the built-in ones first.
+
+    A metric that several probes share is the same for each.
+    """
     found = {}
     for name, probe in probes.items():
         for kind, cell in (("duration_seconds", probe.durations), ("return_value", probe.returned)):
             if cell.bounds:
                 found[name, kind] = Spread(cell.bounds, tuple(cell.counts))
+        for spec in probe.metrics.metrics:
+            if spec.buckets:
+                found[name, spec.name] = metrics[spec.name].spread()
     return found
 
 

@@ -55,7 +55,7 @@ class Series(Generic[Cell]):
     A cache leads from raw field values to their cell, so that an event of a known label set costs one lookup
     and decodes nothing. The cache is bounded too, since many raw values may decode to one label set. The age
     of a label set costs the event nothing either: ``expire`` empties the caches, so that a label set still in
-    use goes through ``look_up`` again, which notes the time.
+    use goes through ``look_up`` again, which notes the time. ``removed`` takes the cells that expire.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Series(Generic[Cell]):
         make: Callable[[], Cell],
         limits: SeriesLimits,
         failures: Counter[str],
+        removed: Callable[[Cell], None] = lambda cell: None,
     ) -> None:
         self.labels = labels
         self.cells: dict[LabelValues, Cell] = {}
@@ -71,6 +72,7 @@ class Series(Generic[Cell]):
         self._make = make
         self._limits = limits
         self._failures = failures
+        self._removed = removed
         self.generation = 0  # a cache is out of date if it has another one
         self._seen: dict[LabelValues, float] = {}
         self._expired = limits.clock()
@@ -99,7 +101,8 @@ class Series(Generic[Cell]):
         oldest = self._limits.clock() - age
         old = takewhile(lambda key: self._seen[key] < oldest, self._seen)
         for key in list(islice(old, most)):
-            del self.cells[key], self._seen[key]
+            self._removed(self.cells.pop(key))
+            del self._seen[key]
             self._limits.used -= 1
             self.generation += 1  # a cache may lead to the cell
 

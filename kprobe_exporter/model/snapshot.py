@@ -97,14 +97,14 @@ MOST_NAMED = 20
 
 
 class Spread(NamedTuple):
-    """The bounds of a built-in histogram, and its counts so far, one more than bounds."""
+    """The bounds of a histogram, and its counts so far, one more than bounds."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
 
 
 class HeatMap(NamedTuple):
-    """What a built-in histogram, ``kind`` by its name, gained in each of the last ``columns``, oldest first.
+    """What a histogram, ``kind`` by its name, gained in each of the last ``columns``, oldest first.
 
     A column has a number for each bucket, or none at all if nothing happened in its ``seconds``.
     """

@@ -1,10 +1,9 @@
-"""Heat maps of durations and return values: a row for each bucket, a cell for each time with its number."""
+"""Heat maps of histograms: a row for each bucket, a cell for each time with its number."""
 
 import math
-from html import escape
 
 from kprobe_exporter.model.snapshot import HeatMap
-from kprobe_exporter.web.parts import count
+from kprobe_exporter.web.parts import breakable, count
 
 TITLES = {"duration_seconds": "Durations", "return_value": "Return values"}
 
@@ -29,8 +28,9 @@ def render_heat_map(heat: HeatMap) -> str:
         f"<dd>{_strip(heat, rows[number], most)}<i>{count(sum(rows[number]))}</i></dd>\n"
         for number in range(max(used), min(used) - 1, -1)
     )
+    title = TITLES.get(heat.kind) or f"<code>{breakable(heat.kind)}</code>"
     return (
-        f"<h3>{escape(TITLES.get(heat.kind, heat.kind))}</h3>\n"
+        f"<h3>{title}</h3>\n"
         f"<p>The {last}, now at the right: {heat.seconds:.0f} s a cell, at most"
         f" {count(most)} in one. At the end of each row its sum.</p>\n"
         f'<dl class="heat">\n{"".join(lines)}</dl>\n'
@@ -58,7 +58,8 @@ def _bucket(heat: HeatMap, number: int) -> str:
     """Return the upper bound of a bucket, of the last one that it is above all bounds."""
     above = number == len(heat.bounds)
     bound = heat.bounds[number - above]
-    text = _seconds(bound) if heat.kind == "duration_seconds" else count(bound)
+    in_seconds = heat.kind.endswith("_seconds")
+    text = _seconds(bound) if in_seconds else f"{bound:,.6g}" if bound % 1 else count(bound)
     return f"{'&gt;' if above else '≤'} {text}"
 
 

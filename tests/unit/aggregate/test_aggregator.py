@@ -15,7 +15,7 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.records import Batch, Layout
-from kprobe_exporter.model.snapshot import Exemplar, HistogramValue, KernelCounts
+from kprobe_exporter.model.snapshot import Exemplar, HistogramValue, KernelCounts, Spread
 from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
 from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.metric import where
@@ -243,6 +243,26 @@ def test_a_metrics_own_filter_narrows_that_metric_alone() -> None:
     assert samples(numbers, "kprobe_some_total") == {(): 1}
     assert samples(numbers, "kprobe_all_total") == {(): 2}
     assert numbers.events == {"open": 2}
+
+
+def test_spreads_of_built_in_and_configured_histograms() -> None:
+    made = aggregator(TOTAL, SIZES, LAST)
+    made.consume(Batch([record(5), record(7), record(11)]))
+    assert made.spreads() == {
+        ("open", "return_value"): Spread((1.0, 4.0), (0, 0, 3)),
+        ("open", "kprobe_sizes"): Spread((0.0, 10.0), (0, 2, 1)),
+    }
+
+
+def test_spread_keeps_label_sets_that_have_expired() -> None:
+    now = [0.0]
+    by_comm = SIZES._replace(labels=(COMM,))
+    made = aggregator(by_comm, limits=SeriesLimits(10, 20_000, 60, lambda: now[0]))
+    made.consume(Batch([record(5), record(11, b"cat")]))
+    now[0] = 100.0
+    made.consume(Batch([record(5)]))
+    assert samples(made.copy(), "kprobe_sizes").keys() == {("bash",)}
+    assert made.spreads()["open", "kprobe_sizes"].counts == (0, 2, 1)
 
 
 def test_label_sets_expire_as_time_goes_by() -> None:

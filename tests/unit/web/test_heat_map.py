@@ -26,6 +26,11 @@ def test_rows_from_the_highest_to_the_lowest_that_has_anything() -> None:
     assert "at most 64 in one" in shown
 
 
+def test_title_of_a_metric_is_its_name() -> None:
+    shown = render_heat_map(HEAT._replace(kind="kprobe_run_queue_seconds"))
+    assert "<h3><code>kprobe_<wbr>run_<wbr>queue_<wbr>seconds</code></h3>" in shown
+
+
 def test_cells_tell_their_number_and_when_it_was() -> None:
     shown = render_heat_map(HEAT)
     assert re.findall(r"<title>(.*?)</title>", shown) == [
@@ -46,6 +51,8 @@ def test_cells_tell_their_number_and_when_it_was() -> None:
         ("return_value", (1024.0,), "≤ 1,024"),
         ("duration_seconds", (16.777216,), "≤ 16.8 s"),
         ("duration_seconds", (1e-9,), "≤ 1 ns"),
+        ("kprobe_run_queue_seconds", (0.001,), "≤ 1 ms"),
+        ("kprobe_ratio", (0.25,), "≤ 0.25"),
     ],
 )
 def test_labels(kind: str, bounds: tuple[float, ...], label: str) -> None:
