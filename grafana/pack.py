@@ -93,15 +93,15 @@ def _panel(panel: Described, *, off: bool = False) -> Any:
         panel.title,
         panel.description + note,
         unit(panel.expr),
-        Query(_query(panel.expr), " ".join(f"{{{{{label}}}}}" for label in labels) or "all"),
+        Query(query(panel.expr), " ".join(f"{{{{{label}}}}}" for label in labels) or "all"),
         minimum=None if seconds else 0,
         logarithmic=seconds,
         to_probe="probe" in labels,
     )
 
 
-def _query(expr: str) -> str:
-    """Restrict a query to the chosen agents and range; a quantile is also of native histograms."""
+def query(expr: str) -> str:
+    """A comment's query of the chosen agents and range; a quantile is also of native histograms."""
     chosen = re.sub(
         r"\b(kprobe_\w+)(?:{(.*?)})?", lambda found: of(found[1], *filter(None, [found[2]])), expr
     ).replace("[5m]", "[$__rate_interval]")

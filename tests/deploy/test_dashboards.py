@@ -17,6 +17,7 @@ import yaml
 
 from grafana import pack
 from grafana.__main__ import DIRECTORY, texts
+from grafana.queries import quantile
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.labels import DECODERS
@@ -289,6 +290,13 @@ probes:
     )
     def test_unit(self, expr: str, unit: str) -> None:
         assert pack.unit(expr) == unit
+
+    def test_a_quantile_is_that_of_other_dashboards(self) -> None:
+        """Of native histograms, too."""
+        written = (
+            'histogram_quantile(0.99, sum by (device, le) (rate(kprobe_a_seconds_bucket{probe="x"}[5m])))'
+        )
+        assert pack.query(written) == quantile(0.99, "kprobe_a_seconds", "device", 'probe="x"')
 
 
 def test_histograms_are_heatmaps_with_exemplars() -> None:
