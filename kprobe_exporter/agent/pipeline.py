@@ -164,6 +164,7 @@ class Pipeline:
         cgroup_events = handlers(self._identities.cgroup_events, self._identities.cgroups)
         ends = handlers(self._identities.thread_events, self._pairing.threads)
         layouts = {part.layout: part.system for own in self._identities.tracepoints for part in own.parts}
+        of_threads = frozenset(layouts)
         of_all_threads = {layout.layout_id for layout in layouts}
         for flow in flows.values():
             layouts |= {part.layout: part.system for part in flow.attached.parts}
@@ -186,7 +187,14 @@ class Pipeline:
             | thread_events(self._identities.cgroup_events, CHANGES_OF_CGROUPS),
         )
         swap = self._buffers.prepare(
-            self._symbols, layouts, recipes, filters, joins, tgid=self._tgid, of_all_threads=of_all_threads
+            self._symbols,
+            layouts,
+            recipes,
+            filters,
+            joins,
+            tgid=self._tgid,
+            of_all_threads=of_all_threads,
+            of_threads=of_threads,
         )
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
         added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]

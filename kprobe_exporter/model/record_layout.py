@@ -35,7 +35,8 @@ class Shape(NamedTuple):
     """The binary records of one layout: ``fields`` in the order of the layout's ``args``.
 
     ``id`` is the event's common_type. ``tid`` and ``caller`` say where those values are. ``size`` is the
-    minimum length of a record in bytes.
+    minimum length of a record in bytes. ``of_threads``: its records are those of the buffers of events about
+    threads, which have CPUs from OF_THREADS on, and not those of the probes' buffers.
     """
 
     id: int
@@ -44,6 +45,7 @@ class Shape(NamedTuple):
     tid: Field
     caller: Field | None
     size: int
+    of_threads: bool = False
 
 
 class StackLayout(NamedTuple):

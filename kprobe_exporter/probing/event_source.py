@@ -204,13 +204,15 @@ class BufferReader:
         *,
         tgid: bool,
         of_all_threads: Collection[int] = (),
+        of_threads: Collection[Layout] = (),
     ) -> Callable[[], None]:
         """Make the parser of these layouts. The function that is returned puts it in place of the old one.
 
         ``layouts`` map to the systems of their events, ``recipes`` and ``filters`` are by layout_id. An event
         that another process deleted or redefined keeps its old shape or is left out; the others are read all
         the same. A parser that does not add up or join delivers the records of recipes and joins instead.
-        Events of the agent's own threads are read of the layouts ``of_all_threads`` alone.
+        Events of the agent's own threads are read of the layouts ``of_all_threads`` alone. The layouts
+        ``of_threads`` are those of the second instance, whose events no other layout of the same event has.
         """
         if self._adopt_text is not None:
             return self._adopt_text(layouts, filters, recipes)
@@ -219,7 +221,9 @@ class BufferReader:
         found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
         self._shapes = {layout: known for layout, known in found.items() if known is not None}
         names = KernelNames(self._threads, symbols)
-        shapes = [shape for _, shape in self._shapes.values()]
+        shapes = [
+            shape._replace(of_threads=layout in of_threads) for layout, (_, shape) in self._shapes.items()
+        ]
         parser = page_parser()(
             self._geometry, shapes, names, self._stacks, tgid, recipes, filters, joins, of_all_threads
         )

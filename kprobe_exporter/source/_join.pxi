@@ -36,6 +36,7 @@ cdef struct Kind:
     Place caller
     bint tallied
     bint of_all_threads  # those of this process's own threads are needed, too
+    bint of_threads  # those of the buffers of events about threads, and no others
     uint64_t own  # events of this process's own threads, which were discarded
     uint8_t stacks  # which stacks come after it
     int32_t residual_filter

@@ -26,7 +26,7 @@ from math import ceil, floor
 
 from kprobe_exporter.model.values import LOWEST_ADDRESS as _LOWEST_ADDRESS, MAX_ERRNO as _MAX_ERRNO
 from kprobe_exporter.model.record_layout import StackLayouts
-from kprobe_exporter.model.records import STACK_POINTER, VALUES, Batch, Emission
+from kprobe_exporter.model.records import OF_THREADS as _OF_THREADS, STACK_POINTER, VALUES, Batch, Emission
 from kprobe_exporter.model.specs import PROCESS
 from kprobe_exporter.model.condition import is_unsigned
 from kprobe_exporter.model.aggregation import RECORDED_STACK, STACKS, Refused, Tally
@@ -50,6 +50,7 @@ cdef enum:
     USER_STACK = -3
 
 cdef bint LITTLE = sys.byteorder == "little"
+cdef int OF_THREADS = _OF_THREADS
 include "_record.pxi"
 include "_condition.pxi"
 include "_keys.pxi"
@@ -125,6 +126,7 @@ cdef class PageParser(Walking):
             self._kinds[number].residual_filter = -1
             self._kinds[number].stacks = _stacks_of(shape.layout)
             self._kinds[number].of_all_threads = shape.layout.layout_id in of_all_threads
+            self._kinds[number].of_threads = shape.of_threads
             self._make_places(&self._kinds[number], shape)
             only = filters.get(shape.layout.layout_id)
             if only is not None and only.condition is not None:

@@ -194,6 +194,9 @@ cdef class Walking(Building):
             kind = &self._kinds[at]
             if length < kind.size:
                 return DAMAGED
+            if kind.of_threads != (cpu >= OF_THREADS):
+                at = kind.next
+                continue
             if kind.part.stacks:  # they come also if it does not pass
                 if not (owners | follows) & QUEUED:
                     _await_no_stack(&self._queues[self._queue_at])

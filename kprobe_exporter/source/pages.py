@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout, StackLayouts
-from kprobe_exporter.model.records import Batch, Loss, Record
+from kprobe_exporter.model.records import OF_THREADS, Batch, Loss, Record
 from kprobe_exporter.model.stacks import TRAMPOLINE as NAMED_TRAMPOLINE
 from kprobe_exporter.source.values import Buffer, Names, Read, reader
 
@@ -231,6 +231,8 @@ class PageParser:
         for shape, readers in shapes:
             if end - start < shape.size:
                 raise _DamagedError
+            if shape.of_threads != (cpu >= OF_THREADS):
+                continue
             if own and (layout_id := shape.layout.layout_id) not in self._of_all_threads:
                 self._batch.own[layout_id] += 1
                 continue

@@ -24,7 +24,7 @@ from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.model.aggregation import ExponentialBucket, Group, Recipe, Where
 from kprobe_exporter.model.record_layout import Geometry, Shape
-from kprobe_exporter.model.records import Batch, Layout, Loss
+from kprobe_exporter.model.records import OF_THREADS, Batch, Layout, Loss
 from kprobe_exporter.model.snapshot import Family, HistogramValue
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.source import pages
@@ -137,6 +137,20 @@ def test_some_layouts_are_of_all_threads(kind: Any) -> None:
     one.feed(Page(1000).add(1001, back(7)).add(1002, entry(40)).render(), 3)
     batch = one.take()
     assert ([record[0] for record in batch.records], batch.own) == ([1], {0: 1})
+
+
+@both
+@pytest.mark.parametrize("recipes", [{}, RECIPES], ids=["records", "sums"])
+def test_an_event_of_two_instances_is_one_of_each(kind: Any, recipes: Any) -> None:
+    """A probe and the agent itself have the same tracepoint, each in its own buffers."""
+    layout = replace(SHAPES[1].layout, layout_id=9)
+    own = SHAPES[1]._replace(layout=layout, of_threads=True)
+    one = parser(kind, shapes=[*SHAPES, own], recipes=recipes)
+    for cpu in (3, 3 + OF_THREADS, 3 + OF_THREADS):
+        one.feed(Page(1000).add(1001, back(7)).render(), cpu)
+    batch = one.take()
+    found = Counter({1: batch.arrived.get(1, 0)}) + Counter(record[0] for record in batch.records)
+    assert (found, batch.unparsed) == ({1: 1, 9: 2}, 0)
 
 
 @both
