@@ -1,5 +1,6 @@
 """``regexp``: the text that group 1 of a pattern matches: ``decode: {regexp: '^(\\w+)'}``."""
 
+from kprobe_exporter.errors import name_text
 from kprobe_exporter.model.specs import Decoder
 from kprobe_exporter.model.values import Value
 
@@ -17,7 +18,7 @@ def decoder(options: object) -> Decoder:
 
     A process can choose its name, so RE2 searches: it does not backtrack, and its time is at most LARGEST
     steps a byte. A text that is longer than LONGEST is never cut, since its end could be what the pattern
-    asks for: the decoder returns None.
+    asks for: the decoder returns None. It searches the text that a label without a decoder would have.
     """
     # Only a configuration with this decoder needs the library.
     import re2  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -44,7 +45,7 @@ def decoder(options: object) -> Decoder:
     def decode(value: Value) -> str | None:
         if value is None:
             return None
-        text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+        text = name_text(value) if isinstance(value, bytes) else str(value)
         encoded = text.encode()  # RE2 searches in UTF-8
         found = pattern.search(encoded) if len(encoded) <= LONGEST else None
         group: bytes | None = found[1] if found else None

@@ -8,7 +8,8 @@ class Place(NamedTuple):
     """A place in a program's code: ``offset`` bytes from the start of the file with this number.
 
     The number is that of `Programs`, and 0 is no file. ``name`` is shown where the function is unknown: the
-    file's name in brackets, as ``[libc.so.6]``, or ``[unknown]``.
+    file's name, or its path where others than root may write it, in brackets, as ``[libc.so.6]``; or
+    ``[unknown]``.
     """
 
     file: int

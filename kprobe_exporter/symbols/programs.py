@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import time
 from bisect import bisect_right
 from collections import defaultdict
@@ -38,7 +39,7 @@ MOST_KEPT = 1 << 24
 KEPT = 256  # Bytes that a mapping or a place takes, at most
 
 LONGEST = 64
-"""Bytes of a file's name, and of a function's, that are shown."""
+"""Bytes of a file's name or path, and of a function's name, that are shown."""
 
 UNKNOWN = b"[unknown]"
 
@@ -88,6 +89,9 @@ class Programs:
     The process has to be the agent's user's without more rights than the agent has, or the agent needs
     CAP_SYS_PTRACE (ptrace_may_access() of kernel/ptrace.c). Without them, and without the host's /proc, a
     frame is ``[unknown]``.
+
+    A file is shown by its name where only root may write it. Others, and those that are gone, are shown by
+    their paths, so that no user's file looks like the system's libc.so.6.
 
     A process may have 20,000 mappings, and forge its stacks. So all processes share MOST_KEPT bytes: the one
     that takes most of them is forgotten, and read again at its next stack.
@@ -189,8 +193,15 @@ class Programs:
         start, end, offset, inode, path = line.groups()
         path = path.removesuffix(DELETED)
         file = self._number(pid, path, inode) if path.startswith(b"/") else 0
-        base = path.rpartition(b"/")[2] if path.startswith(b"/") else path.strip(b"[]")
-        return Mapping(int(start, 16), int(end, 16), int(offset, 16), file, base[:LONGEST] or UNKNOWN[1:-1])
+        name = path.strip(b"[]") if not file else path.rpartition(b"/")[2] if self._is_trusted(file) else path
+        return Mapping(int(start, 16), int(end, 16), int(offset, 16), file, name[:LONGEST] or UNKNOWN[1:-1])
+
+    def _is_trusted(self, number: int) -> bool:
+        """Return whether only root, or the agent's user, may write a file: others may choose any name."""
+        if (file := self._files.get(number)) is None:
+            return False
+        status = os.fstat(file.fileno())
+        return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
     def _number(self, pid: int, path: bytes, inode: bytes) -> int:
         """Return the number of a mapped file, and hold it open if it still has this path."""
@@ -225,7 +236,7 @@ class Programs:
 def _named(place: Place, function: str | None) -> bytes:
     if function is None:
         return place.name
-    return b"%s`%s" % (place.name.strip(b"[]"), function.encode()[:LONGEST])
+    return b"%s`%s" % (place.name[1:-1], function.encode()[:LONGEST])
 
 
 def _place(mappings: list[Mapping], address: int) -> Place:

@@ -6,7 +6,7 @@ The numbers of fields are those of proto/profile.proto of github.com/google/ppro
 import gzip
 from collections.abc import Iterator
 
-from kprobe_exporter.errors import one_line
+from kprobe_exporter.errors import name_text
 from kprobe_exporter.model.stacks import LOST, Profile, Stack, Weight
 from kprobe_exporter.util.protobuf import field, varint
 
@@ -45,7 +45,7 @@ def _message(profile: Profile) -> Iterator[bytes]:
         values = b"".join(varint(value % (1 << 64)) for value in weight[: len(types)])
         yield field(SAMPLE, field(1, places) + field(2, values))
     for frame, number in functions.items():
-        known = text(one_line(frame.decode("utf-8", "backslashreplace")))
+        known = text(name_text(frame))
         yield field(LOCATION, _number(1, number) + field(4, _number(1, number)))
         yield field(FUNCTION, _number(1, number) + _number(2, known) + _number(3, known))
     if profile.lost:

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import stat
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -88,7 +89,7 @@ def test_what_is_no_file(known: Programs, proc: Path) -> None:
         b"[unknown]",
         b"[vdso]",
         b"[unknown]",
-        b"[such\\012file]",
+        b"[/no/such\\012file]",
         b"[unknown]",
     ]
 
@@ -98,7 +99,7 @@ def test_a_file_that_was_replaced_is_not_opened(known: Programs, proc: Path, tmp
     other.write_bytes(Path("/bin/true").read_bytes())
     line = b"00400000-00500000 r-xp 00000000 08:01 %d %s\n" % (other.stat().st_ino + 1, bytes(other))
     (proc / f"{PID}/maps").write_bytes(line)
-    assert named(known, 0x401000) == [b"[program]"]
+    assert named(known, 0x401000) == [b"[%s]" % bytes(other)[: programs.LONGEST]]
     assert known.names(known.frames(PID, (0x401000,))) == {}  # type: ignore[arg-type]
 
 
@@ -108,6 +109,27 @@ def test_no_elf_file(known: Programs, proc: Path, tmp_path: Path) -> None:
     line = b"00400000-00500000 r-xp 00000000 08:01 %d %s\n" % (script.stat().st_ino, bytes(script))
     (proc / f"{PID}/maps").write_bytes(line)
     assert named(known, 0x401000) == [b"[script.sh]"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "trusted"),
+    [(0, 0o755, True), (1000, 0o755, False), (0, 0o775, False), (0, 0o757, False)],
+)
+def test_a_file_that_others_may_write(
+    known: Programs, proc: Path, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, trusted: bool
+) -> None:
+    """Anyone may call a file libc.so.6: where it is not root's, its whole path is shown."""
+    path = bytes(own_libc())
+    real = os.fstat
+
+    def changed(descriptor: int) -> os.stat_result:
+        kind, *rest = real(descriptor)
+        return os.stat_result([stat.S_IFMT(kind) | mode, *rest[:3], owner, *rest[4:]])
+
+    monkeypatch.setattr(os, "fstat", changed)
+    [place] = known.frames(PID, (address("getppid"),))
+    assert isinstance(place, Place)
+    assert place.name == b"[%s]" % (own_libc().name.encode() if trusted else path)
 
 
 def test_a_process_that_ends_keeps_its_frames(known: Programs, proc: Path, clock: Clock) -> None:

@@ -116,6 +116,14 @@ def test_pprof() -> None:
     assert stacks_of(read(HITS))[("vfs_read", "kthread")] == (2,)
 
 
+def test_different_names_in_pprof() -> None:
+    names = [b"\x9b", "\x9b".encode(), rb"\x9b", b"\n", rb"\n", b"\\", "\u202e".encode(), rb"\u202e"]
+    found = read(HITS._replace(stacks={(name,): Weight(1, 0) for name in names}))
+    shown = {text for (text,) in stacks_of(found)}
+    assert len(shown) == len(names)
+    assert all(text.isprintable() for text in shown)
+
+
 def test_a_flame_graph() -> None:
     root = ElementTree.fromstring(flame_graph(HITS))
     boxes = {box.get("data-n"): box for box in root.iter(f"{SVG}svg") if box.get("class") == "f"}
