@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas
+from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas, StackRoom
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.probing.attach import Attached
@@ -25,6 +25,7 @@ class ProbeStacks:
     def __init__(self, limits: SeriesLimits, programs: ProgramStacks) -> None:
         self._limits, self._programs = limits, programs
         self._lock = threading.Lock()
+        self._room = StackRoom()
         self._counts: dict[str, StackCounts] = {}
         self._tables: dict[str, list[tuple[Attached, StackTrigger, StackDeltas]]] = {}
 
@@ -38,9 +39,12 @@ class ProbeStacks:
                 counts = self._counts.get(probe.name)
                 if counts is None or (counts.weigh, counts.user) != (probe.stacks.weigh, probe.stacks.user):
                     weigh, most, user = probe.stacks
-                    counts = StackCounts(probe.name, weigh, most, self._limits, user=user)
+                    counts = StackCounts(probe.name, weigh, most, self._limits, user=user, room=self._room)
                 counts.most = probe.stacks.most
                 found[probe.name] = counts
+            for counts in self._counts.values():
+                if found.get(counts.probe) is not counts:
+                    counts.close()
             self._counts = found
 
     def attach(self, attached: Attached) -> None:

@@ -4,7 +4,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 from typing import TypeAlias
 
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
@@ -41,21 +43,48 @@ def cut(stack: Stack) -> Stack:
     return stack[end:]
 
 
+MOST_BYTES = 1 << 25
+"""Bytes that the stacks of all probes take, roughly."""
+
+STACK_BYTES, FRAME_BYTES, PLACE_BYTES = 300, 16, 110
+"""Bytes that a stack takes, and in it a function of the kernel, whose name others share, and of a program."""
+
+
+@dataclass(eq=False)
+class StackRoom:
+    """The room that all probes share for their stacks, and the lock that they take to change them."""
+
+    used: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    shared_by: list["StackCounts"] = field(default_factory=list)
+
+
 class StackCounts:
     """How often each stack of a probe occurred, and the sum of the field by which it is weighed.
 
     ``user``: they go on in programs. It keeps ``most`` stacks. One that was not seen for the time to live of
-    label sets goes; if that is open, it makes room for a new one after IDLE seconds. Hits of stacks without
-    room count as lost. Any thread may call its methods; a stack costs about 2 µs.
+    label sets goes; if that is open, it makes room for a new one after IDLE seconds. Where the ``room`` of
+    all probes is full, the oldest stack of the probe that takes most of it goes. Hits of stacks without room
+    count as lost. Any thread may call its methods; a stack costs about 2 µs.
     """
 
     def __init__(
-        self, probe: str, weigh: str | None, most: int, limits: SeriesLimits, *, user: bool = False
+        self,
+        probe: str,
+        weigh: str | None,
+        most: int,
+        limits: SeriesLimits,
+        *,
+        user: bool = False,
+        room: StackRoom | None = None,
     ) -> None:
         self.probe, self.weigh, self.most, self.user = probe, weigh, most, user
         self._limits = limits
-        self._lock = threading.Lock()
+        self._room = room or StackRoom()
+        self._room.shared_by.append(self)
+        self._lock = self._room.lock
         self._stacks: dict[Frames, tuple[Weight, float]] = {}  # each with when it was seen, the oldest first
+        self._bytes = 0
         self._lost = 0
         self._since = time.time_ns()
 
@@ -64,7 +93,7 @@ class StackCounts:
         stack: Frames = cut(frames) + of_program
         with self._lock:
             before, _ = self._stacks.pop(stack, (None, 0.0))
-            if before is None and len(self._stacks) >= self.most and not self._made_room():
+            if before is None and not self._has_room_for(stack):
                 self._lost += weight.hits
                 return
             self._stacks[stack] = (before or NOTHING).plus(weight), self._limits.clock()
@@ -73,6 +102,13 @@ class StackCounts:
         """Count hits whose stack is unknown."""
         with self._lock:
             self._lost += hits
+
+    def close(self) -> None:
+        """Free the room of all stacks. Hits that come later are lost."""
+        with self._lock:
+            self.most = 0
+            self._forget(float("-inf"))
+            self._room.shared_by.remove(self)
 
     @property
     def lost(self) -> int:
@@ -95,15 +131,40 @@ class StackCounts:
             stacks[stack] = stacks.get(stack, NOTHING).plus(weight)
         return Profile(self.probe, self.weigh, stacks, lost, self._since, until)
 
-    def _made_room(self) -> bool:
-        if self._limits.ttl != 0:
+    def _has_room_for(self, stack: Frames) -> bool:
+        """Return whether there is room for a new stack, which is taken then."""
+        if len(self._stacks) >= self.most and self._limits.ttl != 0:
             self._forget(self._limits.ttl or IDLE)
-        return len(self._stacks) < self.most
+        size, room = _size(stack), self._room
+        while len(self._stacks) < self.most:
+            if room.used + size <= MOST_BYTES:
+                self._charge(size)
+                return True
+            largest = max(room.shared_by, key=lambda one: one._bytes)
+            if largest is self:
+                break
+            oldest = next(iter(largest._stacks))
+            largest._lost += largest._stacks[oldest][0].hits
+            largest._drop(oldest)
+        return False
 
     def _forget(self, age: float) -> None:
         oldest = self._limits.clock() - age
-        for stack in [stack for stack, (_, seen) in self._stacks.items() if seen < oldest]:
-            del self._stacks[stack]
+        for stack in list(takewhile(lambda stack: self._stacks[stack][1] < oldest, self._stacks)):
+            self._drop(stack)
+
+    def _drop(self, stack: Frames) -> None:
+        del self._stacks[stack]
+        self._charge(-_size(stack))
+
+    def _charge(self, size: int) -> None:
+        self._bytes += size
+        self._room.used += size
+
+
+def _size(stack: Frames) -> int:
+    places = sum(isinstance(frame, Place) for frame in stack)
+    return STACK_BYTES + FRAME_BYTES * len(stack) + PLACE_BYTES * places
 
 
 class StackDeltas:

@@ -1,5 +1,7 @@
 """Counted stacks: without the tracer's frames, bounded, each hit counted once, as a stack or as lost."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +9,10 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.program_stacks import ProgramLookup, ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
-from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas, cut
+from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas, StackRoom, cut
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import Batch, Join, Layout, Record
-from kprobe_exporter.model.stacks import Profile, Stack, StackReading, Weight
+from kprobe_exporter.model.stacks import Place, Profile, Stack, StackReading, Weight
 from kprobe_exporter.model.values import Arg
 
 A, B, C = (b"read", b"main"), (b"write", b"main"), (b"open", b"main")
@@ -68,6 +70,35 @@ def test_a_stack_without_room_is_lost() -> None:
         found.add(stack, weight)
     profile = found.profile()
     assert (profile.stacks, profile.lost) == ({B: (2, 5), A: (2, 11)}, 4)
+
+
+def test_forged_stacks_of_many_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 probes with 400 stacks of 127 places take 23 MB without a budget, which all probes share."""
+    monkeypatch.setattr("kprobe_exporter.aggregate.stacks.MOST_BYTES", most := 1 << 23)
+    room, clock = StackRoom(), SeriesLimits(9, 9)
+    forged = [StackCounts(f"p{number}", None, 1000, clock, user=True, room=room) for number in range(4)]
+    small = StackCounts("small", None, 1000, clock, room=room)
+    tracemalloc.start()
+    try:
+        for number in range(400):
+            for one, found in enumerate(forged):
+                at = 1000 * (1000 * one + number)
+                found.add(A, Weight(1, 0), tuple(Place(1, at + frame, b"[x]") for frame in range(127)))
+            small.add((b"%d" % number,), Weight(1, 0))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < most
+    assert room.used <= most
+    assert (small.profile().hits, small.lost) == (400, 0)
+    for found in forged:
+        assert found.profile().hits + found.lost == 400
+        assert found.profile().hits > 100
+        found.close()
+        found.add(A, Weight(1, 0))
+        assert not found.profile().stacks
+    small.close()
+    assert (room.used, room.shared_by) == (0, [])
 
 
 @pytest.mark.parametrize(("ttl", "age"), [(None, IDLE + 1), (60.0, 61.0)])
