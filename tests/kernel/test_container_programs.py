@@ -206,6 +206,24 @@ def test_the_end_of_a_start_that_hangs(node: Node, start_agent: StartAgent) -> N
         assert "Traceback" not in agent.output()
 
 
+START_S = 10
+"""Seconds in which an agent starts beside them: it waits for 4 s in all, and then for 0.1 s for each."""
+
+
+def test_a_start_beside_file_systems_that_hang(node: Node, start_agent: StartAgent) -> None:
+    image = node.image("image")
+    alive, *dead = [node.start(image, 0xA1 + number) for number in range(1 + DEAD)]
+    with ExitStack() as stack:
+        die(dead, stack)
+        with within(START_S):
+            agent = start_agent(CONFIG.replace("a*", "*"))
+        eventually(lambda: agent.scrape().value("kprobe_up", probe="whole") == 1)
+        alive.call(3)
+        eventually(lambda: agent.scrape().value("kprobe_calls_total", container=alive.id) == 3)
+        with within(END_S):
+            assert agent.end() == 0
+
+
 @pytest.mark.parametrize("moment", ["waits", "refused"])
 def test_file_systems_that_hang_later(node: Node, start_agent: StartAgent, moment: str) -> None:
     """Scrapes and counts go on, and the agent ends in time: while it waits for them, and when it has."""
