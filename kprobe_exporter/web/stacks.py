@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import NamedTuple
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -35,7 +36,7 @@ class _Form(NamedTuple):
 
 FOLDED = _Form(folded.folded, {"Content-Type": "text/plain; charset=utf-8", "Vary": "Accept-Encoding"})
 FLAME_GRAPH = _Form(
-    flame_graph.flame_graph,
+    lambda profile: flame_graph.flame_graph(profile, f"/probe/{quote(profile.probe, safe='')}"),
     {
         "Content-Type": flame_graph.CONTENT_TYPE,
         "Vary": "Accept-Encoding",

@@ -1,6 +1,7 @@
 """The flame graph in a real browser: read without scripts, enlarged and searched with them; hostile names."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from selenium.webdriver import Chrome
@@ -69,13 +70,25 @@ def test_a_click_or_enter_enlarges_a_function(address: str, browser: Chrome) -> 
         if box.get_attribute("data-n") == "ksys_write"
     ]
     whole = browser.find_element(By.CLASS_NAME, "f").rect["width"]
-    for act in (ksys_write.click, lambda: ksys_write.send_keys(Keys.ENTER)):
+    way_back = browser.find_element(By.ID, "whole")
+    escape = partial(browser.find_element(By.CLASS_NAME, "f").send_keys, Keys.ESCAPE)
+    for act, back in (
+        (ksys_write.click, way_back.click),
+        (lambda: ksys_write.send_keys(Keys.ENTER), escape),
+    ):
+        assert not way_back.is_displayed()
         act()
         assert browser.execute_script(SHOWN) == ["all", "do_syscall_64", "ksys_write", "vfs_write"]
         assert ksys_write.rect["width"] == pytest.approx(whole, abs=1)
-        browser.find_element(By.CLASS_NAME, "f").send_keys(Keys.ESCAPE)
+        back()
         assert browser.execute_script(SHOWN) == everything
     assert complaints(browser) == []
+
+
+def test_link_leads_to_the_page_of_the_probe(address: str, browser: Chrome) -> None:
+    browser.get(address)
+    browser.find_element(By.TAG_NAME, "a").click()
+    assert browser.current_url.endswith("/probe/open")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A flame graph as one SVG: the stacks of a profile, each function above what it calls, as wide as it weighs.
 
 It needs no script to be read: a browser's search finds names, and a pointer shows numbers. With script a
-click or Enter enlarges a frame, and a search marks frames and adds up their share.
+click or Enter enlarges a frame, Escape shows all again, and a search marks frames and adds up their share.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ text { fill: CanvasText } .f text { fill: #111 } .title { font: 600 16px system-
 .f { cursor: pointer } .f:focus { outline: none }
 .f:hover rect, .f:focus rect { stroke: CanvasText; stroke-width: 2 }
 .found rect { fill: #c08cff; stroke: #50208c } .found text { font-weight: 700 } .out { opacity: .35 }
-.button { cursor: pointer; text-decoration: underline }
+.button { cursor: pointer; text-decoration: underline } .idle { display: none }
 """
 
 _SCRIPT = """
@@ -47,6 +47,11 @@ function zoom(to) {
     box.setAttribute("width", above ? "100%" : w / width * 100 + "%")
     box.classList.toggle("out", above && box !== to)
   }
+  document.getElementById("whole").classList.toggle("idle", to === all[0])
+}
+function showAll() {
+  all[0].focus()
+  zoom(all[0])
 }
 function find() {
   const asked = prompt("Which functions? A regular expression:")
@@ -69,13 +74,15 @@ document.addEventListener("click", event => {
   const box = event.target.closest(".f")
   if (box) zoom(box)
   else if (event.target.closest("#find")) find()
+  else if (event.target.closest("#whole")) showAll()
 })
 document.addEventListener("keydown", event => {
   if (event.key === "Enter" && document.activeElement.matches(".f")) zoom(document.activeElement)
   if (event.key === "Enter" && document.activeElement.matches("#find") || event.key === "/") {
     event.preventDefault(); find()
   }
-  if (event.key === "Escape") zoom(all[0])
+  const back = event.key === "Enter" && document.activeElement.matches("#whole")
+  if (back || event.key === "Escape") showAll()
 })
 """
 
@@ -95,8 +102,11 @@ class _Frame:
     called: dict[bytes, "_Frame"] = field(default_factory=dict)
 
 
-def flame_graph(profile: Profile) -> bytes:
-    """Return the flame graph of a profile, weighed by its field or else by hits."""
+def flame_graph(profile: Profile, page: str = "") -> bytes:
+    """Return the flame graph of a profile, weighed by its field or else by hits.
+
+    It links to the probe's ``page``, if that has an address.
+    """
     root = _Frame()
     for stack, (hits, total) in profile.stacks.items():
         weight = hits if profile.weigh is None else total
@@ -115,11 +125,25 @@ def flame_graph(profile: Profile) -> bytes:
         f'aria-label="{title}">\n<title>{title}</title>\n<style>{_STYLE}</style>\n'
         f'<text class="title" x="8" y="22">{title}</text>\n'
         f'<text x="8" y="44">{_summary(profile)}</text>\n'
+        f"{_link(page)}"
+        '<text id="whole" class="button idle" x="100%" dx="-100" y="22" text-anchor="end" tabindex="0" '
+        'role="button">all (Esc)</text>\n'
         '<text id="find" class="button" x="100%" dx="-8" y="22" text-anchor="end" tabindex="0" role="button">'
         "search (/)</text>\n"
         '<text id="said" x="100%" dx="-8" y="44" text-anchor="end" role="status"></text>\n'
         f"{shown}<script><![CDATA[{_SCRIPT}]]></script>\n</svg>\n"
     ).encode("utf-8", "backslashreplace")
+
+
+def _link(page: str) -> str:
+    """Return the link to a probe's page, next to the two buttons."""
+    if not page:
+        return ""
+    href = escape(page, quote=True)
+    return (
+        f'<a href="{href}"><text class="button" x="100%" dx="-180" y="22" text-anchor="end">'
+        "the probe's page</text></a>\n"
+    )
 
 
 def _boxes(

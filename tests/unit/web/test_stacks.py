@@ -50,6 +50,7 @@ def test_three_forms(server: Stacks) -> None:
     assert (response.status, response.headers["Content-Type"]) == (200, "image/svg+xml")
     assert response.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
     assert b"a/b: kernel stacks by hits" in body
+    assert b'<a href="/probe/a%2Fb">' in body
     response, body = server.ask("/debug/pprof/a/b")
     assert (response.status, response.headers["Content-Type"]) == (200, "application/octet-stream")
     assert b"read" in gzip.decompress(body)

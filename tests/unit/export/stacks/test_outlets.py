@@ -136,6 +136,12 @@ def test_a_flame_graph() -> None:
     assert "1e-07 s in all threads together; counted for " in flame_graph(TIMES).decode()
 
 
+def test_flame_graph_links_to_the_page_that_it_is_given() -> None:
+    root = ElementTree.fromstring(flame_graph(HITS, '/probe/a"<b>'))
+    assert [link.get("href") for link in root.iter(f"{SVG}a")] == ['/probe/a"<b>']
+    assert not list(ElementTree.fromstring(flame_graph(HITS)).iter(f"{SVG}a"))
+
+
 def test_a_profile_without_stacks() -> None:
     nothing = HITS._replace(stacks={})
     assert folded(nothing) == b""
