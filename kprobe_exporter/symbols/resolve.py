@@ -4,7 +4,7 @@ import fnmatch
 import itertools
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,11 +18,11 @@ from kprobe_exporter.symbols.lists import (
     TEXT,
     WRAPPERS,
     Lists,
+    TraceableFunctions,
     attempt,
     blacklisted,
     modules,
     symbols,
-    traceable,
 )
 from kprobe_exporter.symbols.successors import successors
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
@@ -163,9 +163,9 @@ class Resolver:
         return Functions(self._lists, [target.symbol]).answer(target.module, target.symbol, 0).why
 
     @cached_property
-    def places(self) -> dict[str, list[str]] | None:
+    def places(self) -> TraceableFunctions | None:
         """The modules of every traceable function, by its name, "" for the kernel; None if not listed."""
-        return attempt(lambda: traceable(self._lists.traceable()))
+        return attempt(lambda: TraceableFunctions(self._lists.traceable()))
 
     def _of_system_call(self, target: Target) -> str | None:
         """Return the function behind the system call that ``target`` names; None if it names a function.
@@ -173,7 +173,8 @@ class Resolver:
         An fprobe takes the name under which that function is traceable: if the call has no arguments, this
         may be another one (__SYS_STUB0 of arch/x86/include/asm/syscall_wrapper.h).
         """
-        name, places = target.symbol, self.places or {}
+        name = target.symbol
+        places: Mapping[str, list[str]] = self.places or {}
         if target.module or not name.startswith(SYSTEM_CALL) or name in places:
             return None
         functions = [f"{wrapper}{name}" for wrapper in WRAPPERS]
@@ -199,15 +200,15 @@ class Resolver:
 
     @cached_property
     def _dotted(self) -> list[str]:
-        """Names with a dot, as compilers make them: one in twenty, so a search here is faster than in all."""
-        return [name for name in self.places or () if "." in name]
+        """Names with a dot. There are few of them, so a search here is faster than in all."""
+        return self.places.dotted() if self.places else []
 
     @cached_property
     def modules(self) -> set[str]:
         return attempt(lambda: modules(self._lists.modules())) or set()
 
     def _within(self, target: Target) -> list[str]:
-        found = (self.places or {}).get(target.symbol, [])
+        found = [] if self.places is None else self.places.get(target.symbol, [])
         return [module for module in found if target.module in ("", module)]
 
     def _functions(self, target: Target) -> set[tuple[str, str]]:
@@ -231,8 +232,10 @@ class Resolver:
         """Return the compiler's form of a function that does not exist under its own name."""
         if target.offset:
             return None
-        places = self.places or {}
-        names = [name for name in self._dotted if target.module in ("", *places[name])]
+        start, places = f"{target.symbol}.", self.places
+        names = [name for name in self._dotted if name.startswith(start)]
+        if places is not None and target.module:
+            names = [name for name in names if target.module in places.get(name, ())]
         found = with_suffix(target.symbol, names)
         if found and attempt(lambda: symbols(self._lists.symbols(), {target.symbol.encode()})):
             return None  # the function exists: it is listed under an alias, or it is not traceable

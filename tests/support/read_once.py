@@ -85,10 +85,10 @@ def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
 
 
 def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
-    read: Callable[[Resolver], dict[str, list[str]] | None] = vars(Resolver)["places"].func
-    known: dict[frozenset[str], dict[str, list[str]] | None] = {}
+    read: Callable[[Resolver], lists.TraceableFunctions | None] = vars(Resolver)["places"].func
+    known: dict[frozenset[str], lists.TraceableFunctions | None] = {}
 
-    def places(resolver: Resolver) -> dict[str, list[str]] | None:
+    def places(resolver: Resolver) -> lists.TraceableFunctions | None:
         loaded = _loaded_modules()
         if loaded not in known:
             known.clear()

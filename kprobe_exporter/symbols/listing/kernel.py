@@ -1,7 +1,7 @@
 """The functions and tracepoints of the running kernel that can be probed, from its own lists."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -177,7 +177,7 @@ class KernelPlaces:
         return self._files.exists("kprobe_events")
 
     @property
-    def _places(self) -> dict[str, list[str]]:
+    def _places(self) -> Mapping[str, list[str]]:
         return self._resolver.places or {}
 
     @cached_property
