@@ -92,6 +92,7 @@ VM_SUITE = (
     "tests/faults/test_killed.py",
     "tests/faults/test_logs.py",
     "tests/faults/test_machine.py",
+    "tests/faults/test_memory_limit.py",
     "tests/faults/test_stuck.py",
     "tests/kernel",
 )
