@@ -17,6 +17,10 @@ from tests.support.patience import within
 PID_MAX = Path("/proc/sys/kernel/pid_max")
 PROCESSES, THREADS = 120, 3
 
+MOST = 0.9
+"""The share of the threads whose process is known. One that starts and ends while the reader is between two
+buffers is searched for in saved_tgids, within a budget that an emulated machine spends in a few searches."""
+
 PROGRAM = """
 #include <pthread.h>
 #include <stdio.h>
@@ -75,18 +79,25 @@ def many_ids() -> Iterator[None]:
 def test_short_lived_threads_are_counted_by_process(
     start_agent: StartAgent, tmp_path: Path, many_ids: None
 ) -> None:
-    """24 forks a second: the agent keeps counting, knows each of these processes, and stops when asked to."""
+    """24 forks a second: the agent keeps counting, knows most of these processes, and stops when asked to."""
     program = compiled(tmp_path / "program", PROGRAM, "-pthread")
     agent = start_agent(CONFIG)
     output = subprocess.run(
         [program, str(PROCESSES), str(THREADS)], capture_output=True, text=True, check=True
     )
-    expected = dict.fromkeys(output.stdout.split(), THREADS)
+    processes = output.stdout.split()
 
-    def counted(metrics: Metrics) -> dict[str, float]:
-        return {process: metrics.value("kprobe_ends_total", common_tgid=process) for process in expected}
+    def counted(metrics: Metrics) -> list[float]:
+        return [metrics.value("kprobe_ends_total", common_tgid=process) for process in processes]
 
-    agent.scrape_until(lambda metrics: counted(metrics) == expected)
+    def unknown(metrics: Metrics) -> float:
+        return metrics.value("kprobe_ends_total", common_tgid="unknown")
+
+    ended = PROCESSES * THREADS
+    metrics = agent.scrape_until(lambda metrics: sum(counted(metrics)) + unknown(metrics) >= ended)
+    assert max(counted(metrics)) == THREADS
+    assert sum(counted(metrics)) >= MOST * ended
+    assert metrics.total("kprobe_exporter_decode_failures_total") == unknown(metrics)
     assert lost(agent) == {}
     os.kill(agent.pid, signal.SIGTERM)
     with within(5):
