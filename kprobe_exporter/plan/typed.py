@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.btf.prototypes import Prototype, parameter
-from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.config.values import Attach, Probe, return_type
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.lexis import closest
@@ -44,6 +44,9 @@ CALL_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
 """Offsets in bytes of a system call's arguments in struct pt_regs, by the prefix of its function: di, si, dx,
 r10, r8 and r9 of x86-64; x0 to x5 of arm64 (arch/*/include/asm/ptrace.h and syscall_wrapper.h)."""
 
+OF_SYSTEM_CALL = tuple(f"{prefix}{SYSTEM_CALL}" for prefix in CALL_ARGUMENTS)
+"""How the names of functions begin that ``syscall_wrapper.h`` declares to return a C ``long``."""
+
 PARAMETER = re.compile(r"((?:[+-]u?\w+\()*)([A-Za-z_]\w*)(\)*)")
 """A parameter by its name, with the memory reads around it."""
 
@@ -51,16 +54,21 @@ PARAMETER = re.compile(r"((?:[+-]u?\w+\()*)([A-Za-z_]\w*)(\)*)")
 def look_up(
     places: Iterable[Attach], prototypes: Callable[[Collection[str], str], Mapping[str, Prototype]]
 ) -> Prototypes:
-    """Return the prototypes of the functions that need one, with one call of ``prototypes`` per module."""
+    """Return the prototypes of the functions that need one, with one call of ``prototypes`` per module.
+
+    BTF is not read if all that is unknown is the return type of system calls.
+    """
     names: defaultdict[str, set[str]] = defaultdict(set)
+    known: dict[tuple[str, str], Prototype] = {}
     for place in places:
-        if _undecided(place):
-            names[place.target.module].add(place.target.symbol)
-    return {
-        (module, name): found
-        for module, wanted in names.items()
-        for name, found in prototypes(wanted, module).items()
-    }
+        module, name = place.target.module, place.target.symbol
+        if _of_system_call(place):
+            known[module, name] = Prototype(name, (), return_type("long"))
+        elif _undecided(place):
+            names[module].add(name)
+    for module, wanted in names.items():
+        known |= {(module, name): found for name, found in prototypes(wanted, module).items()}
+    return known
 
 
 def typed(
@@ -142,11 +150,17 @@ def _undecided(place: Attach) -> bool:
     """Whether BTF could tell a type: that of a guessed return value, or of an argument without one."""
     if not place.target.symbol or place.target.kind.in_file or place.target.kind.on_event:
         return False
-    return (
-        place.guessed
-        or bool(place.paths)
-        or any(_untyped(parse_fetch(text)) for text in place.fetch.values())
-    )
+    return place.guessed or _fetches_untyped(place)
+
+
+def _of_system_call(place: Attach) -> bool:
+    """Whether only the return type is unknown, and the function is that of a system call."""
+    guessed = place.guessed and place.target.symbol.startswith(OF_SYSTEM_CALL)
+    return guessed and not _fetches_untyped(place)
+
+
+def _fetches_untyped(place: Attach) -> bool:
+    return bool(place.paths) or any(_untyped(parse_fetch(text)) for text in place.fetch.values())
 
 
 def _untyped(arg: FetchArg) -> bool:

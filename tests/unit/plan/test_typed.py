@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.btf.prototypes import Param, Prototype, Type
 from kprobe_exporter.config.values import Attach, Metric, Probe, return_type
+from kprobe_exporter.diagnose.saved_kernel import load
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.plan.typed import look_up, typed
+from tests.unit.captured import FIXTURES
 
 INT, SIZE = Type("int", "s32", signed=True), Type("size_t", "u64")
 FILE = Type("struct file *", "x64", False, True)
@@ -111,3 +114,17 @@ def test_only_what_makes_a_difference_is_looked_up() -> None:
     ]
     assert set(look_up(places, prototypes)) == {("", "a"), ("", "b"), ("mod", "c")}
     assert sorted(asked) == [(["a", "b"], ""), (["c"], "mod")]
+
+
+@pytest.mark.parametrize("function", ["__x64_sys_fsync", "__x64_sys_read"])
+def test_return_type_of_a_system_call_is_known_without_btf(function: str) -> None:
+    """It is the one that the BTF of a kernel tells."""
+    kernel = load(FIXTURES / "kernels/6.12.tar.xz").kernel
+    told = KernelTypes(kernel.btf, kernel.types).prototypes([function])[function].returns
+
+    def unread(names: Collection[str], module: str) -> dict[str, Prototype]:
+        raise AssertionError(names)
+
+    assert look_up([at(f"kretprobe:{function}")], unread)["", function].returns == told
+    with pytest.raises(AssertionError):
+        look_up([at(f"kretprobe:{function}", regs="+112(regs):u64")], unread)
