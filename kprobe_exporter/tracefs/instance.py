@@ -3,8 +3,6 @@
 import errno
 import logging
 import os
-import re
-import uuid
 from collections import Counter
 from contextlib import suppress
 
@@ -13,7 +11,7 @@ from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.kept_settings import KeptSettings
-from kprobe_exporter.tracefs.marker import marker_seconds
+from kprobe_exporter.tracefs.marker import marker_seconds, marking_thread
 from kprobe_exporter.tracefs.ownership import (
     MARKER,
     OF_THREADS,
@@ -36,10 +34,6 @@ ATTEMPTS = 20
 
 MAX_THREADS_KIB = 256
 """The buffer of a CPU for the events about threads, some 5,000, unless that of the probes is smaller."""
-
-MARKER_LINE = rb"(?s).{16}-(\d+)\s.*?%s"
-"""The trace line of our marker: the thread's name, 16 columns of arbitrary bytes, and then its id."""
-
 
 NOT_OWN = "common_pid != {tid} || common_flags & 16 || common_flags & 8 && !(common_flags & 64)"
 """The filter that drops the events of one thread, but not those of interrupts over it: pages.in_interrupt."""
@@ -215,14 +209,11 @@ class Instance:
         In a container gettid() returns another number. So this method writes a marker and reads its trace
         line back. Nothing else is recorded yet, so reading loses no events.
         """
-        nonce, lines = uuid.uuid4().hex, b""
         try:
-            self.write("trace_marker", nonce)
-            lines = self.read_pipe()
+            return marking_thread(self.write, self.read_pipe) or os.getpid()
         except OSError as error:
             log.debug("no marker in %s: %s", self.path, error)
-        found = re.search(MARKER_LINE % nonce.encode(), lines)
-        return int(found[1]) if found else os.getpid()
+            return os.getpid()
 
     def read_pipe(self) -> bytes:
         """Return the text of all unread events, and remove them. Raises TracefsError or OSError."""
