@@ -245,8 +245,9 @@ class Drawing:
             if kind != "enter" and call != "exit_group":
                 fields["ret" if kind == "exit" else "return"] = "long"
         as_filter = random.random() < 0.6
-        # The kernel compares the fields of a program's probe, and knows the thread by another name.
-        thread = "common_pid" if as_filter and kind == "uretprobe" else "tid"
+        # The kernel's own filter, of a program's probe and of a call without a return, has another name.
+        in_kernel = as_filter and (kind == "uretprobe" or (kind, call) == ("syscall", "exit_group"))
+        thread = "common_pid" if in_kernel else "tid"
         condition = [self._own_name(kind), *self._conditions(kind, fields, thread)]
         random.shuffle(condition)
         return Drawn(
