@@ -61,7 +61,7 @@ def test_errors_by_name() -> None:
 def test_cut_lines_and_lost_events() -> None:
     result = replay(DOCUMENTS / "tracing-in-linux.txt")
     assert re.match(rb"148 lines: 18 events, 0 stacks, \d+ rejected, 4 cut;", result.stderr)
-    assert b"; 951003 events lost by the kernel\n" in result.stderr
+    assert b"; 951,003 events lost by the kernel\n" in result.stderr
     assert b'kprobe_exporter_events_lost_total{reason="overrun"} 951003.0\n' in result.stdout
     found = metrics(FIXTURES / "6.12/trace_pipe/lost.txt")
     assert found.value("kprobe_exporter_events_lost_total", reason="overrun") == 1870
@@ -198,7 +198,7 @@ def test_progress_on_a_terminal_while_the_text_is_long_in_coming() -> None:
     assert re.search(rb"\r\d+ MB, [\d,]+ lines\x1b\[K", shown)
     progress, _, summary = shown.rpartition(b"\r\x1b[K")
     assert progress
-    assert re.match(rb"\d+ lines: \d+ events, ", summary)
+    assert re.match(rb"[\d,]+ lines: [\d,]+ events, ", summary)
 
 
 def _available(fd: int) -> bytes:

@@ -177,7 +177,7 @@ def ends_well(agent: AgentProcess) -> None:
         assert sum(f" {name} wait for the collector at " in line for line in lines) <= 1
         assert sum(f" {name} are taken again" in line for line in lines) <= 1
     assert sum(" are lost: " in line for line in lines) <= 1
-    assert len(lines) <= 12
+    assert len(lines) <= 13
 
 
 HANG = (Fault(hang=True),)
