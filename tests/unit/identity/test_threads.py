@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -120,16 +119,12 @@ def test_the_caller_never_reads_the_file_of_all_threads(tmp_path: Path) -> None:
 
 
 def test_a_search_keeps_what_was_asked_for(tmp_path: Path) -> None:
-    """Memory is bounded by the question, and the work by MOST_BYTES."""
+    """What is kept is bounded, whatever the file has."""
     file = tmp_path / "saved"
-    file.write_bytes(b"".join(b"%d 5\n" % tid for tid in range(1, 1_000_000)))
-    tracemalloc.start()
-    found = search(os.open(file, os.O_RDONLY), {2, 600_000, 999_999, 77_777_777})
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert (found[2], found[600_000], found.get(999_999)) == (5, 5, 5)
-    assert len(found) <= saved_tgids.MOST_KEPT + 4
-    assert peak < 4 << 20
+    file.write_bytes(b"".join(b"%d 5\n" % tid for tid in range(1, 100_000)))
+    found = search(os.open(file, os.O_RDONLY), {2, 60_000, 99_999, 77_777_777})
+    assert (found[2], found[60_000], found[99_999]) == (5, 5, 5)
+    assert len(found) <= saved_tgids.MOST_KEPT + 3
 
 
 @pytest.mark.parametrize(
