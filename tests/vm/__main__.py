@@ -70,7 +70,7 @@ HOST_SUITES = {
 }
 ALWAYS = {"host": ("tests/unit", "tests/contract")}
 """Which tests of a suite of this machine every run takes."""
-SHARES = {"host": 2, "deploy": 2, "package": 2, "host-kernel": 4, "guests": 4}
+SHARES = {"host": 3, "deploy": 2, "package": 2, "host-kernel": 6, "guests": 6}
 """The number of runs that together take all of a suite's files; "guests" are the kernels without a core."""
 APART = """mount --bind /proc "$0" && exec unshare --pid --fork --kill-child --mount-proc -- "$@" """
 """A PID namespace with the host's /proc at another place, as in a container."""
