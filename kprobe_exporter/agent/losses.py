@@ -23,8 +23,6 @@ REMEDIES: Mapping[str, str] = {
 """The remedy for each loss that is logged, by reason. Each other loss has a line of its own, as of a probe
 that is switched off, or belongs to normal operation, as an event without its counterpart."""
 
-OVERFLOW = "raise global.max_series, or use fewer labels"
-
 
 @dataclass(slots=True)
 class _Loss:
@@ -57,7 +55,7 @@ class LossLog:
         for metric, count in ledger.overflows.items():
             who = f"fed by {feeding.get(metric, 'no probe')}"
             what = f"events fall into the label set __overflow__ of {metric}"
-            self._watch(now, metric, count, what, OVERFLOW, who.__str__)
+            self._watch(now, metric, count, what, REMEDIES["table_full"], who.__str__)
 
     def _watch(
         self, now: float, key: str, count: int, what: str, remedy: str, who: Callable[[], str]

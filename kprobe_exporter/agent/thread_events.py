@@ -149,9 +149,7 @@ def starts_of_threads(
 
 
 def _passer(layout: Layout, started: Callable[[int, int, int], None]) -> Callable[[Record], bool]:
-    child, flags = layout.place("child"), layout.place("flags")
-    assert child is not None
-    assert flags is not None
+    child, flags = layout.index("child"), layout.index("flags")
 
     def passes(record: Record) -> bool:
         started(record[TID], record[child], record[flags])

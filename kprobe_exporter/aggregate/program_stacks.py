@@ -72,8 +72,8 @@ class ProgramStacks:
     The reader's thread calls ``add``, which takes 1 µs; the thread of this object, which starts with the
     first stack, looks the places up while the process still lives, and names functions when a request asks.
 
-    To name functions, the symbols of a whole file are read, which takes seconds where somebody made the file
-    for that. So the thread reads one file at a time, of the process for which it has worked least, and
+    To name functions, the symbols of a whole file are read, which takes seconds for a file that was
+    made for that. So the thread reads one file at a time, of the process for which it has worked least, and
     answers in between where all names are known.
     """
 

@@ -78,9 +78,8 @@ class Threads:
         self._scanned = float("-inf")
         self._saved: Mapping[int, bytes] = {}
         self._comms: _Answers[bytes] = _Answers(clock, self._living_comm, self._saved_comm)
-        self._parents: dict[
-            int, int
-        ] = {}  # a thread of the same process, of threads whose start was recorded
+        # By thread, one of the same process: of threads whose start was recorded.
+        self._parents: dict[int, int] = {}
         self._search = SavedTgids(files.open_pipe).find
         self._tgids: _Answers[int] = _Answers(clock, self._living_tgid, self._saved_tgid)
 

@@ -14,7 +14,7 @@ from errno import ETIMEDOUT
 from queue import SimpleQueue
 from typing import TypeVar
 
-from kprobe_exporter.util.overruns import OVERRUNS
+from kprobe_exporter.util.overruns import OVERRUNS, REFUSED_S
 
 T = TypeVar("T")
 
@@ -26,7 +26,6 @@ WAIT_SHARE = 0.05
 
 LEAST_S = 0.1  # Seconds that the caller waits in any case. A file system that works answers sooner.
 STOP_S = 0.1  # Seconds after which a request to stop ends a wait
-REFUSED_S = 60.0  # Seconds for which a source is refused after it did not answer
 MOST_HANGING = 64  # Threads that hang
 
 NO_ANSWER = "its file system does not answer"

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 Kind: TypeAlias = Literal["file", "process", "container"]
 
-REFUSED_S = 60.0
+REFUSED_S = 60.0  # Seconds for which a source is refused after it went over its budget
 MOST_SOURCES = 1024  # Sources that are refused at a time; the oldest ones are forgotten
 
 

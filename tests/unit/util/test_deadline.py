@@ -8,6 +8,7 @@ import pytest
 
 from kprobe_exporter.util import deadline
 from kprobe_exporter.util.deadline import Deadlines, process_root
+from kprobe_exporter.util.overruns import REFUSED_S
 from tests.support.patience import eventually, within
 
 
@@ -54,7 +55,7 @@ def test_work_that_hangs(hangs: threading.Event, clock: Clock) -> None:
     for _ in range(5):
         with pytest.raises(TimeoutError, match="does not answer"):
             deadlines.run("a", work)
-        clock.now += deadline.REFUSED_S
+        clock.now += REFUSED_S
     assert len(tried) == 1
     assert deadlines.refused() == ["a"]
     assert deadlines.run("b", lambda: 7) == 7
