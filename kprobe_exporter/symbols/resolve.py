@@ -317,7 +317,11 @@ def near_tracepoint(files: Tracefs, system: str, event: str) -> str:
     if there := tracepoint_named(files, event):
         return f", did you mean '{there}'?"
     systems = _systems(files)
-    return closest(event, files.names(f"events/{system}")) if system in systems else closest(system, systems)
+    if system not in systems:
+        return closest(system, systems)
+    with suppress(OSError):
+        return closest(event, files.names(f"events/{system}"))
+    return ""
 
 
 def _is_function(name: str) -> bool:
