@@ -13,6 +13,8 @@ from tests.vm.kernels import CORE, DEFAULT, KERNELS, LONG, OTHERWISE, WHOLE, Ker
 
 FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
 
+LOCKS_DOWN = "tests/kernel/test_zz_lockdown.py"
+
 
 def runs(places: tuple[str, ...], file: str) -> bool:
     return any(Path(file).is_relative_to(place) for place in places)
@@ -42,6 +44,17 @@ def test_the_shares_together_are_the_suite(kernel: Kernel) -> None:
     assert max(map(len, files)) - min(map(len, files)) <= 1
     assert always == {test for test in CORE if "::" not in test} - set(kernel.elsewhere)
     assert sum(len(share - always) for share in files) == len(set.union(*files) - always)
+
+
+@pytest.mark.parametrize("kernel", WHOLE, ids=lambda kernel: kernel.series)
+def test_a_share_has_the_order_of_the_suite(kernel: Kernel) -> None:
+    """The last file of the suite leaves the kernel locked down, so nothing may come after it."""
+    suite = list(dict.fromkeys(test.partition("::")[0] for test in usual_tests(kernel, None)))
+    for run in range(SHARES["guests"]):
+        places = [suite.index(test.partition("::")[0]) for test in usual_tests(kernel, run)]
+        assert places == sorted(places)
+    last = [usual_tests(kernel, run)[-1] for run in range(SHARES["guests"])]
+    assert (LOCKS_DOWN in last) == (LOCKS_DOWN in suite)
 
 
 def test_a_share_keeps_the_order_and_repeats_no_test() -> None:

@@ -27,18 +27,20 @@ def drawn(
     always: Sequence[str] = (),
     left_out: Iterable[str] = (),
 ) -> list[str]:
-    """The tests of this run, in their order: every `shares`-th file, and `always`.
+    """The tests of this run: every `shares`-th file, and `always`, both in the order of `tests`.
 
     ``tests`` and ``always`` are directories, files and tests of files. What is in ``left_out`` is in no run.
+    The order holds for ``always`` too: the last file of a suite may leave a kernel that only a reboot mends.
     """
-    left_out = frozenset(left_out)
+    tests, left_out = _files(tests), frozenset(left_out)
+    place = {file: number for number, file in enumerate(dict.fromkeys(map(_file, tests)))}
     kept = [test for test in _files(always) if not _among(test, left_out)]
-    rest = [test for test in _files(tests) if not _among(test, left_out) and test not in kept]
-    if run is None:
-        return _once([*rest, *kept])
-    files = list(dict.fromkeys(map(_file, rest)))
-    chosen = set(files[run % shares :: shares])
-    return _once([*(test for test in rest if _file(test) in chosen), *kept])
+    rest = [test for test in tests if not _among(test, left_out) and test not in kept]
+    if run is not None:
+        files = list(dict.fromkeys(map(_file, rest)))
+        chosen = set(files[run % shares :: shares])
+        rest = [test for test in rest if _file(test) in chosen]
+    return sorted(_once([*rest, *kept]), key=lambda test: place.get(_file(test), len(place)))
 
 
 def _once(tests: Sequence[str]) -> list[str]:
