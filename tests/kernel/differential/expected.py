@@ -19,6 +19,7 @@ from tests.kernel.differential.events import (
     single_events,
 )
 from tests.kernel.differential.load import Firing
+from tests.kernel.differential.points import USER
 from tests.kernel.differential.probes import RETURN_BOUNDS, Metric, Probe
 
 Labels = frozenset[tuple[str, str]]
@@ -161,7 +162,9 @@ def _returned(result: Expected, probe: Probe, events: Iterable[Event]) -> None:
     for event in events:
         value = _number(event, "return")
         if -MAX_ERRNO <= value < 0:
-            result.add("kprobe_return_errors_total", {**own, "errno": errno_name(value)}, 1)
+            # A program's function has no errors of the kernel, unless it is asked for them.
+            shown = str(value) if probe.kind in USER else errno_name(value)
+            result.add("kprobe_return_errors_total", {**own, "errno": shown}, 1)
     values = [value for event in events if (value := _number(event, "return")) >= 0]
     name = "kprobe_return_value"
     result.add(f"{name}_count", own, len(values))
