@@ -70,8 +70,11 @@ HOST_SUITES = {
 }
 ALWAYS = {"host": ("tests/unit", "tests/contract")}
 """Which tests of a suite of this machine every run takes."""
-SHARES = {"host": 3, "deploy": 2, "package": 2, "host-kernel": 6, "guests": 6}
-"""The number of runs that together take all of a suite's files; "guests" are the kernels without a core."""
+SHARES = {"host": 3, "deploy": 2, "package": 2, "host-kernel": 6, "guests": 8, "cores": 2}
+"""The number of runs that together take all files of a suite.
+
+"guests" are the kernels without a core, and "cores" the kernels with one and the other machines.
+"""
 APART = """mount --bind /proc "$0" && exec unshare --pid --fork --kill-child --mount-proc -- "$@" """
 """A PID namespace with the host's /proc at another place, as in a container."""
 IN_A_VM = "tests/deploy/test_image.py::test_on_a_kernel_with_kprobes"
@@ -167,6 +170,8 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     core = [partial(guest_suite, kernel, kernel.core, stop) for kernel in kernels if kernel.core]
     machines = [machine for machine in MACHINES.values() if not machine.on_request]
     core += [partial(guest_suite, MAIN, MACHINE_TESTS, stop, (), machine) for machine in machines]
+    if run is not None:
+        core = core[run % SHARES["cores"] :: SHARES["cores"]]
     return _side_by_side([most[-1:], [whole, *most[:-1]], own], core, stop)
 
 
