@@ -39,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--events", type=int, default=50_000, help="that are read twice and compared")
     parser.addoption("--seeds", type=int, default=24, help="of the differential tests: how many cases")
     parser.addoption("--first-seed", type=int, default=1, help="of them")
+    parser.addoption("--at-once", type=int, default=20, help="of them: how many share an agent and a load")
     parser.addoption("--draw", action="append", default=[], help="the known fault of this name as well")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+from tests.kernel.differential.cases import MOST_AT_ONCE
 from tests.kernel.differential.known import KNOWN
 from tests.vm import BUILD, ROOT
 from tests.vm.__main__ import PYTHON, execute
@@ -19,9 +20,14 @@ EACH = 6
 
 
 def command(seeds: int, first: int, known: list[str]) -> list[str]:
-    """The command of pytest in the guest."""
+    """The command of pytest in the guest. More cases at once take less time each, and longer to explain."""
     options = ["-p", "no:cacheprovider", "--tb=short", "--color=no", "-s"]
-    drawn = [f"--seeds={seeds}", f"--first-seed={first}", *(f"--draw={name}" for name in known)]
+    drawn = [
+        f"--seeds={seeds}",
+        f"--first-seed={first}",
+        f"--at-once={MOST_AT_ONCE}",
+        *(f"--draw={name}" for name in known),
+    ]
     return [PYTHON, "-m", "pytest", *options, TEST, *drawn]
 
 

@@ -8,8 +8,10 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import get_native_id
@@ -20,14 +22,14 @@ import yaml
 from tests.kernel.conftest import StartAgent
 from tests.kernel.differential.declared import FILE, RUNS, Drawing, Drawn, Run, events_of, number
 from tests.kernel.differential.run import RELOADED
-from tests.support.agent_process import AgentProcess
+from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.compiling import compiled
 from tests.support.kernel_ids import in_the_first_namespace
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("events/syscalls", "uprobe_events")
 
-AT_ONCE, LOADS = 20, 3
+LOADS = 3
 GLOBAL = {"limit": "none", "buffer_size": "8MiB"}
 """A busy machine calls some of the drawn calls often, and a condition of a metric keeps none out."""
 PROGRAM = Path(__file__).with_name("declared.c")
@@ -90,12 +92,19 @@ def program(tmp_path: Path, drawn: Sequence[Drawn]) -> Path:
 
 
 def test_declared_types(
-    start_agent: StartAgent, tmp_path: Path, program: Path, drawn: Sequence[Drawn]
+    request: pytest.FixtureRequest,
+    start_agent: StartAgent,
+    tmp_path: Path,
+    program: Path,
+    drawn: Sequence[Drawn],
 ) -> None:
     failed: list[str] = []
-    for start in range(0, len(drawn), AT_ONCE):
-        wrong = compare(start_agent, tmp_path, program, drawn[start : start + AT_ONCE])
-        print(f"{start + AT_ONCE} seeds", *wrong, sep="\n", flush=True)
+    at_once: int = request.config.getoption("--at-once")
+    begun = time.monotonic()
+    for start in range(0, len(drawn), at_once):
+        together = drawn[start : start + at_once]
+        wrong = compare(start_agent, tmp_path, program, together)
+        print(f"{together[-1].name}: {time.monotonic() - begun:.0f} s", *wrong, sep="\n", flush=True)
         failed += wrong
     if failed:
         pytest.fail("\n".join(failed), pytrace=False)
@@ -119,9 +128,8 @@ def compare(start_agent: StartAgent, directory: Path, program: Path, cases: Sequ
         if load > 1:
             reload(agent, config, batch.configuration(*added * (load == 2)))
         batch.load()
-        for one in cases:
-            if one.name not in wrong and (sentence := difference(agent, one, batch.runs[one.name])):
-                wrong[one.name] = f"{sentence}, after {load} loads"
+        for name, sentence in differences(agent, batch).items():
+            wrong.setdefault(name, f"{sentence}, after {load} loads")
     told = agent.scrape()
     lost = {reason["reason"]: told.value(LOST, **reason) for reason in told.labels(LOST)}
     of = f"seeds {cases[0].name} to {cases[-1].name}"
@@ -132,14 +140,22 @@ def compare(start_agent: StartAgent, directory: Path, program: Path, cases: Sequ
     return [*wrong.values(), *losses]
 
 
-def difference(agent: AgentProcess, one: Drawn, runs: Sequence[Run]) -> str:
-    wanted = one.expected(runs)
-    try:
-        eventually(lambda: shown(agent, one) == wanted, 3)
-    except AssertionError:
-        found = shown(agent, one)
-        return f"{one}: more {found - wanted}, less {wanted - found}" if found != wanted else ""
-    return ""
+def differences(agent: AgentProcess, batch: Batch) -> dict[str, str]:
+    """A sentence for each case, by its name, whose counts are not right in time."""
+    wrong: dict[str, str] = {}
+
+    def right() -> bool:
+        metrics = agent.scrape()
+        wrong.clear()
+        for one in batch.cases:
+            wanted, found = one.expected(batch.runs[one.name]), shown(metrics, one)
+            if found != wanted:
+                wrong[one.name] = f"{one}: more {found - wanted}, less {wanted - found}"
+        return not wrong
+
+    with suppress(AssertionError):
+        eventually(right, 3)
+    return wrong
 
 
 def reload(agent: AgentProcess, config: Path, text: str) -> None:
@@ -149,8 +165,8 @@ def reload(agent: AgentProcess, config: Path, text: str) -> None:
     eventually(lambda: RELOADED in agent.log.read_bytes()[written:])
 
 
-def shown(agent: AgentProcess, one: Drawn) -> Counter[tuple[str, ...]]:
-    metrics, name = agent.scrape(), f"kprobe_{one.name}_total"
+def shown(metrics: Metrics, one: Drawn) -> Counter[tuple[str, ...]]:
+    name = f"kprobe_{one.name}_total"
     found: Counter[tuple[str, ...]] = Counter()
     for labels in metrics.labels(name):
         if value := int(metrics.value(name, **labels)):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
-from tests.kernel.differential.cases import Case, draw, joint
+from tests.kernel.differential.cases import MOST_AT_ONCE, Case, draw, joint
 from tests.kernel.differential.known import KNOWN
 from tests.kernel.differential.load import Load, script
 from tests.kernel.differential.probes import configuration
@@ -17,10 +17,6 @@ from tests.kernel.differential.shrink import narrowed, shrink
 from tests.vm.kernels import EPROBES, FPROBES
 
 pytestmark = pytest.mark.needs("kprobe_events")
-
-AT_ONCE = 20
-"""Cases that share a configuration and a load."""
-
 
 SHRINKING = 240
 """Seconds for making a failing case smaller; tests/vm ends a suite in which no test ends for much longer."""
@@ -49,12 +45,19 @@ def cases(request: pytest.FixtureRequest, excluded: frozenset[str]) -> list[Case
     return [draw(seed, **kernel, excluded=excluded) for seed in range(first, first + number)]
 
 
-def test_seeds(runner: Runner, cases: Sequence[Case]) -> None:
+@pytest.fixture
+def at_once(request: pytest.FixtureRequest) -> int:
+    """Cases that share a configuration and a load."""
+    number: int = request.config.getoption("--at-once")
+    return min(number, MOST_AT_ONCE)
+
+
+def test_seeds(runner: Runner, cases: Sequence[Case], at_once: int) -> None:
     """All seeds, some at once; a failing one is made smaller and printed."""
     begun = time.monotonic()
-    for start in range(0, len(cases), AT_ONCE):
-        together = cases[start : start + AT_ONCE]
-        busy = start // AT_ONCE % 2 == 1
+    for start in range(0, len(cases), at_once):
+        together = cases[start : start + at_once]
+        busy = start // at_once % 2 == 1
         if wrong := runner.run(together, busy=busy):
             print("these differ:", *wrong[:MOST_LINES], sep="\n", flush=True)
             pytest.fail(explained(runner, together, wrong, busy=busy), pytrace=False)
