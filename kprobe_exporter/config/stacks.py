@@ -3,15 +3,13 @@
 from kprobe_exporter.config.expressions import missing_field
 from kprobe_exporter.config.schema import ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
-from kprobe_exporter.config.values import Stacks
+from kprobe_exporter.config.values import NO_STACK, Stacks
 from kprobe_exporter.config.wording import quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.formula import COMPUTED
 
 NOT_WEIGHTS = BUILT_IN - {"return", "duration"}
 """Fields that every event has, and whose sum says nothing."""
-
-NO_STACK = "the kernel has no stack behind a program's code: stacks: {user: true} counts the program's"
 
 
 def stacks_of(probe: ProbeModel, alternatives: Alternatives, report: Report) -> Stacks | None:

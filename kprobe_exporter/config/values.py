@@ -193,6 +193,9 @@ Threshold: TypeAlias = float | CpuShare | None
 PROBE_LIMIT, LIMIT_OF_ALL = CpuShare(0.01), CpuShare(0.02)
 
 
+NO_STACK = "the kernel has no stack behind a program's code: stacks: {user: true} counts the program's"
+
+
 class Stacks(NamedTuple):
     """``most`` counted stacks. ``weigh`` is a field to add up. ``user``: the program's is added."""
 

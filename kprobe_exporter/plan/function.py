@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from kprobe_exporter.config.stacks import NO_STACK
-from kprobe_exporter.config.values import Attach, Probe, Reading
+from kprobe_exporter.config.values import NO_STACK, Attach, Probe, Reading
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import MOST_ARGS, FetchArg, parse_fetch

@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from kprobe_exporter.config.load import load
-from kprobe_exporter.config.sites import BUILT_IN
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ConfigError, UsageError, one_line
 from kprobe_exporter.grammar.target import Kind
@@ -66,6 +64,8 @@ def _counted_fields(request: TraceRequest, by: Sequence[str]) -> dict[str, str]:
     target = request.target
     if target is None or request.definition is not None or target.kind is not Kind.TRACEPOINT:
         return {}
+    from kprobe_exporter.config.sites import BUILT_IN  # noqa: PLC0415
+
     names = {one.partition(":")[0] for one in by} - BUILT_IN
     returned = {"return": "ret"} if f"{target.system}:{target.event}".startswith(SYSTEM_CALL_EXIT) else {}
     return returned | {name: name for name in sorted(names)}
@@ -77,6 +77,8 @@ def _label(field: str, decoder: str) -> object:
 
 def read_back(text: str) -> Config:
     """Load the configuration as the agent does. Raises UsageError if it is refused."""
+    from kprobe_exporter.config.load import load  # noqa: PLC0415 - a definition alone is not read back
+
     # ``load`` reads only files, so the text is put into a memfd.
     descriptor = os.memfd_create("trace", os.MFD_CLOEXEC)
     try:
