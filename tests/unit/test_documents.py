@@ -91,6 +91,12 @@ def test_what_is_not_run_is_there(command: str) -> None:
     assert find_spec(f"{module}.__main__")
 
 
+def test_pip_installs_the_built_wheel_by_its_file() -> None:
+    """By a name, pip would look for a newer version in an index, where anyone may have taken the name."""
+    [install] = [line for line in commands() if line.startswith("pip install")]
+    assert re.fullmatch(r"pip install dist/\S+_\$\(uname -m\)\.whl", install)
+
+
 def invoke(command: str, **placeholders: Path) -> Result:
     """Run a command of a document in this process, with files in place of its placeholder words."""
     program, *words = shlex.split(command)
