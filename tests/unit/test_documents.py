@@ -97,6 +97,18 @@ def test_pip_installs_the_built_wheel_by_its_file() -> None:
     assert re.fullmatch(r"pip install dist/\S+_\$\(uname -m\)\.whl", install)
 
 
+def test_a_pod_is_added_to_a_packs_metric_as_documented(tmp_path: Path) -> None:
+    """And no pack has such a label already, as the document says."""
+    packs = {path: path.read_text() for path in (ROOT / "examples/packs").iterdir()}
+    assert [path.name for path, text in packs.items() if "decode: pod" in text] == []
+    [label] = re.findall(r"`(pod: {.+?})` to the `labels`", (ROOT / "docs/operating.md").read_text())
+    copied = tmp_path / "disk.yaml"
+    before = "labels: {errno: {field: return, decode: errno}, comm: comm}"
+    copied.write_text(packs[ROOT / "examples/packs/disk.yaml"].replace(before, f"{before[:-1]}, {label}}}"))
+    [probe] = [probe for probe in load([copied], DECODERS).probes if probe.name == "open"]
+    assert [label.name for label in probe.metrics[0].labels] == ["comm", "errno", "pod"]
+
+
 def invoke(command: str, **placeholders: Path) -> Result:
     """Run a command of a document in this process, with files in place of its placeholder words."""
     program, *words = shlex.split(command)
