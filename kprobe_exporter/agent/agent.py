@@ -53,7 +53,7 @@ from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.removal import Removal
-from kprobe_exporter.util.deadline import CONTAINERS
+from kprobe_exporter.util.deadline import CONTAINERS, HOST_FILES
 from kprobe_exporter.util.overruns import OVERRUNS
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ POLL_TIME = 0.5
 PATIENCE = 10.0
 """Seconds that the shutdown waits for a change of probes that is under way."""
 
+STARTING = "the agent starts: it plans and installs its probes"
+
 BUILD = {"version": __version__, "python_version": platform.python_version(), "page_parser": PAGE_PARSER}
 KERNEL = {"release": platform.release(), "machine": platform.machine()}
 
@@ -77,7 +79,8 @@ KERNEL = {"release": platform.release(), "machine": platform.machine()}
 class Agent:
     """The probes of a configuration, installed and counted while the context lasts.
 
-    One thread enters and leaves the context. While it is entered, any thread may call everything else.
+    One thread enters the context, calls ``start`` and leaves the context. Meanwhile any thread may call
+    everything else.
     ``reload``, ``disable`` and ``enable`` change probes, one call at a time, under the change lock
     ``_changing``, which they hold during system calls. Scrapes, the reader and the poller do not take that
     lock, so they never wait for a change. A background thread's error is kept in ``error`` and sets ``stop``.
@@ -90,7 +93,7 @@ class Agent:
         self._stop = stop
         self._stack = ExitStack()
         self._changing = threading.Lock()
-        self._ended = False
+        self._started = self._ended = False
         self._read_last = True, time.time()  # whether the last reload succeeded; when one did
         settings = config.settings
         limits = SeriesLimits(settings.max_series, settings.max_series_total, settings.series_ttl)
@@ -124,6 +127,17 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         self._close()
 
+    def start(self) -> None:
+        """Install the probes of the configuration, and begin to watch them."""
+        try:
+            with self._changing, closing(self._instance.probed_files):  # it is a reload from nothing
+                self._apply(self._config, replace(self._config, probes=()))
+        except OSError as error:
+            raise TracefsError(f"{UNEXPECTED}: {error}.") from error
+        self._started = True
+        self._stack.callback(self._supervisor.close)
+        self._supervisor.start()
+
     def failed(self, error: BaseException) -> None:
         """Stop the agent: this error ended a background thread or a change of probes."""
         self.error = self.error or error
@@ -137,6 +151,8 @@ class Agent:
 
     def ready(self) -> str | None:
         """Return None if at least one probe works, or waits for a container; else why none does."""
+        if not self._started:
+            return STARTING
         probes = self._probe_set.probes
         if any(probe.state == "up" or probe.plan.waiting for probe in probes):
             return None
@@ -174,7 +190,7 @@ class Agent:
             ),
             tuple(statuses),
             self._config.settings.namespace,
-            self._identities.notice,
+            self._identities.notice if self._started else STARTING,
         )
 
     def profile(self, name: str) -> Profile | None:
@@ -215,7 +231,8 @@ class Agent:
 
     def _open(self) -> None:
         """Start stage by stage. Started stages are stopped in reverse order, even after an error."""
-        self._stack.enter_context(CONTAINERS.until(self._stop.is_set))
+        for deadlines in (CONTAINERS, HOST_FILES):
+            self._stack.enter_context(deadlines.until(self._stop.is_set))
         removal = Removal(gives_up=lambda: self._stop.gives_up)
         acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance, removal)
         self._instance = instance = self._stack.enter_context(acquired)
@@ -253,10 +270,6 @@ class Agent:
         if self._otlp is not None:
             self._stack.callback(self._otlp.stop_pushing)
             self._otlp.start(self.snapshot, time.time_ns())
-        with self._changing, closing(instance.probed_files):  # the start is a reload from nothing
-            self._apply(self._config, replace(self._config, probes=()))
-        self._stack.callback(self._supervisor.close)
-        self._supervisor.start()
 
     def _reload(self, config: Config) -> str | None:
         if (reason := needs_restart(self._config, config)) is not None:

@@ -16,7 +16,7 @@ from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import NO_FILTER, Installed
 from kprobe_exporter.tracefs.shared_filters import SHOWN, parse_filters
-from kprobe_exporter.util.deadline import CONTAINERS
+from kprobe_exporter.util.deadline import CONTAINERS, HOST_FILES
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,10 @@ OfTheInstance: TypeAlias = Literal["tracefs_gone", "instance_gone", "locked_down
 OfTheMachine: TypeAlias = Literal["ftrace_off", "kprobes_off"]
 OfAProbe: TypeAlias = Literal["module_gone", "probe_disabled", "probe_gone", "filter_changed"]
 
+OfFiles: TypeAlias = Literal["container_hangs", "file_hangs"]
+
 Fault: TypeAlias = (
-    OfTheInstance | OfTheMachine | OfAProbe | Literal["tracing_off", "setting_changed", "container_hangs"]
+    OfTheInstance | OfTheMachine | OfAProbe | OfFiles | Literal["tracing_off", "setting_changed"]
 )
 
 OF_THE_INSTANCE: tuple[Fault, ...] = get_args(OfTheInstance)
@@ -45,6 +47,7 @@ MEANING: Mapping[Fault, str] = {
     "probe_disabled": "another process disabled it in the agent's instance: it is enabled again",
     "probe_gone": "another process deleted its definition: it is installed again",
     "container_hangs": "a container's file system does not answer: new probes in there wait until it does",
+    "file_hangs": "the file system of a probed file does not answer: probes in the file wait until it does",
     "filter_changed": "another process changed its filter in the agent's instance: it is set again",
 }
 
@@ -146,6 +149,7 @@ class Interference:
                 self._interrupted("")
             self._set(fault, "", holds=off)
         self._set("container_hangs", "", holds=bool(CONTAINERS.refused()))
+        self._set("file_hangs", "", holds=bool(HOST_FILES.refused()))
         if self._instance_is_well():
             repairs += self._waiting(probes, now)
             repairs += self._modules_of(probes)

@@ -56,7 +56,8 @@ def serve(
     """Run the agent until ``stop`` is set. Raises KprobeExporterError for errors that a user can fix.
 
     ``read`` reads the configuration, at the start and at each reload. The sockets are opened before the
-    kernel is touched: a second agent on the same address must not touch it at all.
+    kernel is touched: a second agent on the same address must not touch it at all. Requests are answered
+    before probes are planned, because the files in which probes are may be slow, or hang.
     """
     config = read()
     with ExitStack() as stack:
@@ -68,8 +69,6 @@ def serve(
         files = stack.enter_context(kernel(options.tracefs))
         systemd.starting(f"installing {len(config.probes)} probes")
         agent = stack.enter_context(Agent(config, files, stop))
-        if options.fail_fast:
-            agent.require_all_up()
 
         def reload() -> str | None:
             systemd.reloading()
@@ -91,6 +90,9 @@ def serve(
         stack.callback(web_config.close)
         web_config.start()
         web.start()
+        agent.start()
+        if options.fail_fast:
+            agent.require_all_up()
         for address in web.addresses:
             scheme = "https" if web_config.settings().tls else "http"
             everywhere = ", on all addresses" if link(address) != address else ""

@@ -24,8 +24,8 @@ HELP = {
     " exceeds a limit.",
     "fault": "1 while this interference from outside the agent persists.",
     "faults_total": "Times that each fault began, including those repaired at once.",
-    "budget_overruns_total": "Times that a file, a process or a container took more than reading it may cost,"
-    " and was refused for a minute.",
+    "budget_overruns_total": "Times that a file, process, container or path was refused for a minute, because"
+    " reading it took too much.",
     "build_info": "The running agent.",
     "kernel_info": "The running kernel.",
     "events_total": "Events that passed the probe's filter and were delivered.",

@@ -8,12 +8,12 @@ May import errors, grammar and util.
 """
 
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Target, names_library
-from kprobe_exporter.util.deadline import CONTAINERS, process_root
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 T = TypeVar("T")
@@ -115,14 +115,10 @@ def usdt_probes(path: str, files: ProbedFiles | None = None) -> list[UsdtProbe]:
     return _answered(path, files, lambda held: notes.usdt_probes(path, held))
 
 
-def _answered(path: str, files: ProbedFiles | None, ask: Callable[[ProbedFiles | None], T]) -> T:
-    """Ask about a file; below the root of a process by a thread that may hang there. Raises GrammarError."""
-    if (root := process_root(path)) is None:
-        return ask(files)
-    held = None if files is None else files.below(root)
-    try:
-        return CONTAINERS.run(root, lambda: ask(held))
-    except TimeoutError as error:
-        if files is not None:
-            files.give_up(root)
-        raise GrammarError(f"{path} cannot be read: {error.strerror}") from None
+def _answered(path: str, files: ProbedFiles | None, ask: Callable[[ProbedFiles], T]) -> T:
+    """Ask about a file, by a thread that may hang there. Raises GrammarError."""
+    with closing(ProbedFiles()) if files is None else nullcontext(files) as held:
+        try:
+            return held.ask(path, ask)
+        except TimeoutError as error:
+            raise GrammarError(f"{path} cannot be read: {error.strerror}") from None

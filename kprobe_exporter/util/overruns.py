@@ -1,4 +1,4 @@
-"""Sources that took more than their budget: files, processes and containers that others made.
+"""The table of refused sources: files, processes, containers and paths that took more than their budget.
 
 Each is refused for a while, so that it costs its budget once in that time, is logged once, and is counted.
 """
@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 
 log = logging.getLogger(__name__)
 
-Kind: TypeAlias = Literal["file", "process", "container"]
+Kind: TypeAlias = Literal["file", "process", "container", "path"]
 
 REFUSED_S = 60.0  # Seconds for which a source is refused after it went over its budget
 MOST_SOURCES = 1024  # Sources that are refused at a time; the oldest ones are forgotten
@@ -42,6 +42,12 @@ class Overruns:
     def refused(self, kind: Kind, source: Hashable) -> bool:
         """Return whether a source is refused now."""
         return self._clock() < self._until.get((kind, source), 0.0)
+
+    def sources(self, kind: Kind) -> set[Hashable]:
+        """Return the sources of a kind that are refused now."""
+        with self._lock:
+            now = self._clock()
+            return {source for (found, source), until in self._until.items() if found == kind and now < until}
 
     def counts(self) -> Mapping[str, int]:
         """Return how often a source of each kind went over its budget."""

@@ -12,10 +12,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from kprobe_exporter.util.deadline import CONTAINERS, process_root
+from kprobe_exporter.util.deadline import NotBegun, answered, process_root
 from kprobe_exporter.util.file_access import NotRegularError
+
+T = TypeVar("T")
 
 MOST_LINKS = 40
 """Symbolic links in one path, as the kernel's MAXSYMLINKS."""
@@ -172,7 +174,7 @@ def _require_followable(directory: os.stat_result, link: os.stat_result, path: s
 class ProbedFiles:
     """The files in which probes are planned, open until the probes are in the kernel. Not thread-safe.
 
-    Those below the root of a process, whose file system may hang, are an object of their own: ``below``.
+    Their file systems may hang: ``ask`` asks about them in another thread.
 
     What was parsed is then what is probed: the kernel is given the descriptor, not the path, which may name
     another file by the time at which the kernel looks. Each path is opened once, until ``close``. ``parsed``
@@ -184,15 +186,31 @@ class ProbedFiles:
         self._open: dict[str, BinaryIO] = {}
         self.parsed: dict[tuple[int, int], Any] = {}
         self.libraries: dict[str, str] = {}
-        self._below: dict[str, ProbedFiles] = {}
+        self._within: dict[str | None, ProbedFiles] = {}
 
-    def below(self, root: str) -> "ProbedFiles":
-        """Return the files below the root of a process, for work that may be given up."""
-        return self._below.setdefault(root, ProbedFiles())
+    def ask(self, path: str, work: "Callable[[ProbedFiles], T]") -> T:
+        """Return what ``work`` finds out about a path with the files that are open in the same root.
 
-    def give_up(self, root: str) -> None:
-        """Forget the files below a root, which a thread that hangs may still use."""
-        self._below.pop(root, None)
+        Raises TimeoutError if the file system does not answer. A thread then still uses these files, so they
+        are given up, and the thread closes them.
+        """
+        root = process_root(path)
+        files = self._within.setdefault(root, ProbedFiles())
+
+        def asked() -> T:
+            try:
+                return work(files)
+            finally:
+                if self._within.get(root) is not files:
+                    files.close()
+
+        try:
+            return answered(path, asked)
+        except NotBegun:
+            raise
+        except TimeoutError:
+            self._within.pop(root, None)
+            raise
 
     def open(self, path: str) -> BinaryIO:
         """Return the file at its first byte; it is not to be closed. Raises OSError and ValueError.
@@ -209,11 +227,7 @@ class ProbedFiles:
 
         Raises OSError and ValueError.
         """
-        if (root := process_root(path)) in self._below:
-            assert root is not None
-            held = self._below[root]
-            return CONTAINERS.run(root, lambda: held._path(path, inode))
-        return self._path(path, inode)
+        return self.ask(path, lambda files: files._path(path, inode))
 
     def _path(self, path: str, inode: tuple[int, int] | None) -> str | None:
         descriptor = self.open(path).fileno()
@@ -224,9 +238,9 @@ class ProbedFiles:
 
     def close(self) -> None:
         """Close all files, and drop what was found in them."""
-        for held in self._below.values():
-            held.close()
-        self._below.clear()
+        for files in self._within.values():
+            files.close()
+        self._within.clear()
         for file in self._open.values():
             file.close()
         self._open.clear()

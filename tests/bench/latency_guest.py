@@ -108,6 +108,7 @@ def joined(attach: str, calls: Bursts, found: Found) -> Iterator[Between]:
     """An agent that reads, and joins what it read. A burst is over once it has read all of it."""
     before = calls.made
     with mounted(None) as root, Agent(configured(AGENT % attach), MountedTracefs(root), Shutdown()) as agent:
+        agent.start()
         if down := agent.ready():
             raise Missed(down)
         yield agent.snapshot

@@ -75,6 +75,7 @@ def read(path: Path, text: str) -> Config:
 def life(kernel: MountedTracefs, path: Path) -> None:
     """Install, run, reload, run, tear down."""
     with Agent(read(path, FIRST), kernel, Shutdown()) as agent:
+        agent.start()
         os.getppid()
         agent.snapshot()
         assert agent.reload(lambda: read(path, SECOND)) is None

@@ -47,6 +47,7 @@ def agent() -> Iterator[Agent]:
         config.chmod(0o600)
         files = FakeTracefs(Path(directory), {"do_open", "do_read"})
         with Agent(load([config], DECODERS), files, Shutdown()) as made:
+            made.start()
             yield made
 
 

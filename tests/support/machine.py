@@ -57,6 +57,7 @@ class Machine:
         self.write(*probes, settings=settings)
         self.agent = Agent(self.read(), self.files, self.stop)
         self.agent.__enter__()
+        self.agent.start()
         return self
 
     def close(self) -> None:

@@ -4,31 +4,26 @@ import logging
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from kprobe_exporter import elf
-from kprobe_exporter.agent import interference, replaced_files
 from kprobe_exporter.agent.container_probes import MOST_FILES
 from kprobe_exporter.agent.probe_set import prune
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.identity.running import RunningContainers
-from kprobe_exporter.probing import container_files
 from kprobe_exporter.probing.container_files import AGAIN, LINGER
-from kprobe_exporter.util import deadline, rooted_path
 from tests.support.compiling import compiled
 from tests.support.container_processes import ContainerProcesses
 from tests.support.containers import container_id, write_logs
 from tests.support.fake_tracefs import code_at
+from tests.support.hanging_directory import hanging_directory
 from tests.support.machine import COUNTED, OPEN, READ, Watched, watched
-from tests.support.patience import eventually, within
+from tests.support.patience import within
 from tests.support.programs import file_offset
 
 PATH = "/usr/bin/program"
@@ -340,44 +335,19 @@ def test_definitions_of_ended_processes_are_deleted(cluster: Cluster, tmp_path: 
     assert second not in machine.defined()
 
 
-def hung(monkeypatch: pytest.MonkeyPatch, root: Path) -> threading.Event:
-    """Let a root's file system hang, for all that look into it, until the event is set."""
-    event, opened = threading.Event(), os.open
-
-    def hanging(path: Any, *rest: Any, **more: Any) -> int:
-        descriptor = opened(path, *rest, **more)
-        inside = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if inside == root and not event.is_set():
-            event.wait()
-        return descriptor
-
-    monkeypatch.setattr(os, "open", hanging)
-    monkeypatch.setattr(deadline, "DEADLINE_S", 0.5)
-    monkeypatch.setattr(deadline, "CONTAINERS", fresh := deadline.Deadlines())
-    for module in (container_files, elf, replaced_files, rooted_path, interference):
-        monkeypatch.setattr(module, "CONTAINERS", fresh)
-    return event
-
-
 def test_a_container_whose_file_system_hangs_at_the_start(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent starts, probes the other containers, and tells of it; it probes that one when it answers."""
     dead = cluster.processes.start(20, FIRST)
     code = cluster.put(dead, 0)
-    event = hung(monkeypatch, dead)
-    try:
+    with hanging_directory(dead, monkeypatch):
         other = cluster.run(21, SECOND, 1)
         with within(5):
             machine = cluster.start()
             machine.look()
         machine.fire(other, 3)
         machine.shows((3, "kprobe_hits_total", "p"), (1, "kprobe_exporter_fault", "container_hangs"))
-    finally:
-        event.set()
-    eventually(lambda: not deadline.CONTAINERS._hanging)
-    monkeypatch.setattr(deadline, "REFUSED_S", 0)
-    deadline.CONTAINERS._refused.clear()
     machine.look()
     machine.fire(code, 2)
     machine.shows((5, "kprobe_hits_total", "p"), (0, "kprobe_exporter_fault", "container_hangs"))
@@ -389,12 +359,9 @@ def test_a_container_whose_file_system_hangs_later(cluster: Cluster, monkeypatch
     machine = cluster.start()
     dead = cluster.processes.start(20, FIRST)
     cluster.put(dead, 0)
-    event = hung(monkeypatch, dead)
-    try:
+    with hanging_directory(dead, monkeypatch) as hanging:
         with within(5):
             machine.look(times=5)
         machine.fire(other, 3)
         machine.shows((3, "kprobe_hits_total", "p"), (1, "kprobe_exporter_fault", "container_hangs"))
-        assert len(deadline.CONTAINERS._hanging) == 1
-    finally:
-        event.set()
+        assert hanging.threads == 1

@@ -94,6 +94,7 @@ class Life:
         agent = Agent(first, self.files, Shutdown())
         try:
             with agent:
+                agent.start()
                 self.fire()
                 agent.snapshot()
                 agent.reload(lambda: second)

@@ -142,7 +142,8 @@ def test_what_is_kept_is_bounded(
     paths = [program(tmp_path / f"program{number}", 1000) for number in range(5)]
     for path in paths:
         at(path, "f999", files)
-    kept = [parsed.budget.kept for parsed in files.parsed.values()]
+    [held] = files._within.values()
+    kept = [parsed.budget.kept for parsed in held.parsed.values()]
     assert kept[:2] == [0, 0]
     assert 3 * 8 * 1000 < sum(kept) < 35_000
     assert at(paths[-1], "f0", files).offset == CODE

@@ -1,6 +1,7 @@
 """Work that hangs is given up, and its source refused; other work goes on."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from kprobe_exporter.util import deadline
 from kprobe_exporter.util.deadline import Deadlines, process_root
-from kprobe_exporter.util.overruns import REFUSED_S
+from kprobe_exporter.util.overruns import REFUSED_S, Overruns
 from tests.support.patience import eventually, within
 
 
@@ -25,6 +26,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
+def deadlines(clock: Clock) -> Deadlines:
+    return Deadlines("container", overruns=Overruns(clock), clock=clock)
+
+
+@pytest.fixture
 def hangs(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """It hangs until this is set."""
     monkeypatch.setattr(deadline, "DEADLINE_S", 0.05)
@@ -34,8 +40,7 @@ def hangs(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-def test_results_and_errors() -> None:
-    deadlines = Deadlines()
+def test_results_and_errors(deadlines: Deadlines) -> None:
     assert deadlines.run("a", lambda: 7) == 7
     with pytest.raises(FileNotFoundError):
         deadlines.run("a", Path("/no/such/file").read_bytes)
@@ -44,9 +49,9 @@ def test_results_and_errors() -> None:
     assert deadlines.refused() == []
 
 
-def test_work_that_hangs(hangs: threading.Event, clock: Clock) -> None:
+def test_work_that_hangs(hangs: threading.Event, deadlines: Deadlines, clock: Clock) -> None:
     """Its source is refused at once for a while, and as long as the thread has not come back."""
-    deadlines, tried = Deadlines(clock), []
+    tried = []
 
     def work() -> bool:
         tried.append(1)
@@ -64,21 +69,37 @@ def test_work_that_hangs(hangs: threading.Event, clock: Clock) -> None:
     assert deadlines.run("a", work)
 
 
+def test_a_deadline_of_stalls_alone(hangs: threading.Event, clock: Clock) -> None:
+    """Work that goes on is waited for, as a large program's symbols on a slow disk; silent work is not."""
+    deadlines = Deadlines("path", only_stalls=True, overruns=Overruns(clock), clock=clock)
+    end = time.monotonic() + 20 * deadline.DEADLINE_S
+
+    def works() -> int:
+        while time.monotonic() < end:
+            hangs.wait(deadline.DEADLINE_S / 50)
+        return 7
+
+    assert deadlines.run("large", works) == 7
+    with pytest.raises(TimeoutError):
+        deadlines.run("dead", hangs.wait)
+    assert deadlines.refused() == ["dead"]
+
+
 def test_threads_that_hang_are_bounded(
-    hangs: threading.Event, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    hangs: threading.Event, deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadline, "MOST_HANGING", 3)
     monkeypatch.setattr(deadline, "LEAST_S", 0.001)
-    deadlines, before = Deadlines(clock), threading.active_count()
+    before = threading.active_count()
     for number in range(10):
         with pytest.raises(TimeoutError):
             deadlines.run(str(number), hangs.wait)
     assert threading.active_count() == before + 3
 
 
-def test_a_request_to_stop_ends_a_wait() -> None:
+def test_a_request_to_stop_ends_a_wait(deadlines: Deadlines) -> None:
     """Work is given up, and none is begun, until the context is left."""
-    deadlines, hangs, stop = Deadlines(), threading.Event(), threading.Event()
+    hangs, stop = threading.Event(), threading.Event()
     began = threading.Event()
 
     def work() -> bool:

@@ -20,7 +20,7 @@ def test_a_source_is_refused_and_told_once(caplog: pytest.LogCaptureFixture) -> 
         known.add("file", 7, "file 7 is too large")
     assert known.refused("file", 7)
     assert not known.refused("process", 7)
-    assert known.counts() == {"file": 1, "process": 0, "container": 0}
+    assert known.counts() == {"file": 1, "process": 0, "container": 0, "path": 0}
     assert caplog.messages == ["file 7 is too large"]
     clock.now += REFUSED_S
     assert not known.refused("file", 7)
