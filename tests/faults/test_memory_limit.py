@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPSConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from tests.support.churn import Churn
 from tests.support.compiling import compiled
 from tests.support.folded import folded
 from tests.support.memory_cgroup import MemoryCgroup, memory_cgroup
+from tests.support.own_network import own_network
 from tests.support.patience import eventually, patience, within
 from tests.support.system_calls import only_x86
 from tests.support.web_target import client_hello, flood_of_handshakes
@@ -136,6 +137,25 @@ def test_clients_of_many_addresses(group: MemoryCgroup, start_agent: StartAgent)
     addresses = [f"127.0.{number // 250}.{number % 250 + 2}" for number in range(300)]
     with scraped(group, agent, agent.scrape), Churn(port, addresses) as churn:
         eventually(lambda: churn.connections > 5000, 60)
+
+
+def test_clients_of_one_ipv6_site(group: MemoryCgroup, start_agent: StartAgent) -> None:
+    """300 networks of one /48, of which another one is the scraper's."""
+    with own_network("2001:db8:1::/48"):
+        agent = start_agent(EXITS, "--web.listen-address", "[::1]:0", main=group.execute)
+        eventually(lambda: agent.output().count("serving metrics at") == 2)
+        port = int(agent.output().rpartition("http://[::1]:")[2].partition("/")[0])
+        source = ("2001:db8:1:ffff::1", 0)
+
+        def scrape() -> None:
+            connection = HTTPConnection("::1", port, timeout=patience(10), source_address=source)
+            connection.request("GET", "/metrics")
+            assert b"kprobe_up" in connection.getresponse().read()
+            connection.close()
+
+        addresses = [f"2001:db8:1:{number:x}::9" for number in range(300)]
+        with scraped(group, agent, scrape), Churn(port, addresses) as churn:
+            eventually(lambda: churn.connections > 5000, 60)
 
 
 FORGE = """

@@ -40,11 +40,12 @@ class Churn(threading.Thread):
                 reset(key.fileobj)  # type: ignore[arg-type]
 
     def _connect(self, ready: selectors.BaseSelector, address: str) -> None:
-        sock = socket.socket()
+        wide = ":" in address
+        sock = socket.socket(socket.AF_INET6 if wide else socket.AF_INET)
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # keeps no port
         sock.bind((address, 0))
-        sock.connect_ex(("127.0.0.1", self._port))
+        sock.connect_ex(("::1" if wide else "127.0.0.1", self._port))
         ready.register(sock, selectors.EVENT_WRITE, address)
         self.connections += 1
 
