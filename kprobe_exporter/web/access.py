@@ -4,28 +4,24 @@ import base64
 import ipaddress
 import re
 import time
-from collections.abc import Callable, Collection, ItemsView, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
-
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from urllib.parse import urlsplit
 
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.util.token_bucket import TokenBucket
-from kprobe_exporter.web.connection import CLIENT, MAX_BODY_BYTES, MAX_HEADER_BYTES, Client
+from kprobe_exporter.web.connection import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from kprobe_exporter.web.handshake import Tls
+from kprobe_exporter.web.messages import App, Request, Response, answered, line
 from kprobe_exporter.web.passwords import Passwords
-from kprobe_exporter.web.rendering import line
 
 MAX_BUCKETS = 1024
 """Networks whose rate of requests is known. Of more, those that asked longest ago are forgotten."""
 
 NOT_ALLOWED = "the host name that you ask for is not one of --web.allowed-hosts"
-
-_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]+)(/.*)?")
 
 # The server would take an unread body for the next request.
 _CLOSE = {"Connection": "close"}
@@ -50,7 +46,7 @@ class WebSettings(NamedTuple):
 
 
 class Access:
-    """ASGI middleware that enforces limits and the web configuration, which ``settings`` returns each time.
+    """Passes requests on to ``app``, within limits and as the web configuration in ``settings`` asks.
 
     ``allowed_hosts`` are host names; empty, every name is allowed. A web page of another site can reach the
     agent through a browser by letting the site's own name resolve to the agent's address (DNS rebinding); an
@@ -58,9 +54,7 @@ class Access:
     what is no name of a host.
     """
 
-    def __init__(
-        self, app: ASGIApp, settings: Callable[[], WebSettings], allowed_hosts: Collection[str]
-    ) -> None:
+    def __init__(self, app: App, settings: Callable[[], WebSettings], allowed_hosts: Collection[str]) -> None:
         for host in allowed_hosts:
             if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9.])?", host):
                 raise UsageError(
@@ -73,22 +67,23 @@ class Access:
         self._buckets: dict[str, TokenBucket] = {}
         self._passwords = Passwords()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        _to_origin_form(scope)
-        headers = Headers(scope=scope)
-        refusal = _too_large(headers)
-        if refusal is None and self._hosts and not self._allows(headers.get("host", "")):
-            refusal = line(NOT_ALLOWED, HTTPStatus.MISDIRECTED_REQUEST)
-        if refusal is None:
-            settings = self._settings()
-            send = _adding(settings.headers.items(), send)
-            if not self._within(settings.rate, scope["state"][CLIENT].network.narrow):
-                refusal = line("too many requests", HTTPStatus.TOO_MANY_REQUESTS)
-            elif settings.users:
-                refusal = await self._refuse(settings, headers, scope["state"][CLIENT])
-        if refusal is None:
-            scope["state"][CLIENT].note_answer()
-        await (refusal or self._app)(scope, receive, send)
+    async def __call__(self, request: Request) -> Response:
+        if (refusal := _too_large(request)) is not None:
+            return refusal
+        if self._hosts and not self._allows(request.headers.get("host", "")):
+            return line(NOT_ALLOWED, HTTPStatus.MISDIRECTED_REQUEST)
+        settings = self._settings()
+        response = await answered(partial(self._answer, settings), request)
+        # The response's own headers stay, such as a stricter policy.
+        return replace(response, headers={**settings.headers, **response.headers})
+
+    async def _answer(self, settings: WebSettings, request: Request) -> Response:
+        if not self._within(settings.rate, request.client.network.narrow):
+            return line("too many requests", HTTPStatus.TOO_MANY_REQUESTS)
+        if settings.users and (refusal := await self._refuse(settings, request)) is not None:
+            return refusal
+        request.client.note_answer()
+        return await self._app(request)
 
     def _allows(self, asked: str) -> bool:
         try:
@@ -113,25 +108,14 @@ class Access:
         self._buckets[network] = bucket  # behind those that asked earlier
         return bucket.take(now)
 
-    async def _refuse(self, settings: WebSettings, headers: Headers, client: Client) -> Response | None:
+    async def _refuse(self, settings: WebSettings, request: Request) -> Response | None:
         """Return None if the client is authenticated, else the response that refuses it."""
-        said = credentials(headers.get("authorization", ""))
+        said, client = credentials(request.headers.get("authorization", "")), request.client
         if said is None:
             return line("authentication required", HTTPStatus.UNAUTHORIZED, _ASK)
         if await self._passwords.match(settings.users, *said, client.network, client.is_gone):
             return None
         return line("wrong user or password", HTTPStatus.UNAUTHORIZED, _ASK)
-
-
-def _to_origin_form(scope: Scope) -> None:
-    """Split an absolute target, as a proxy sends it, into host and path (RFC 9112, 3.2.2).
-
-    The host in the target is used in place of the header.
-    """
-    if found := _ABSOLUTE.fullmatch(scope["raw_path"]):
-        host, path = found[1], found[2] or b"/"
-        others = [(name, value) for name, value in scope["headers"] if name != b"host"]
-        scope.update(raw_path=path, path=unquote(path.decode("ascii")), headers=[(b"host", host), *others])
 
 
 def credentials(header: str) -> tuple[bytes, bytes] | None:
@@ -146,27 +130,12 @@ def credentials(header: str) -> tuple[bytes, bytes] | None:
     return (name, password) if colon else None
 
 
-def _too_large(headers: Headers) -> Response | None:
-    if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADER_BYTES:
+def _too_large(request: Request) -> Response | None:
+    if request.header_bytes > MAX_HEADER_BYTES:
         return line("the headers are too large", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _CLOSE)
-    if "transfer-encoding" in headers:
+    if "transfer-encoding" in request.headers:
         return line("say how long the body is: Content-Length", HTTPStatus.LENGTH_REQUIRED, _CLOSE)
     # The server has already refused a value that is not a number.
-    if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
+    if int(request.headers.get("content-length", "0")) > MAX_BODY_BYTES:
         return line("the body is too large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _CLOSE)
     return None
-
-
-def _adding(headers: ItemsView[str, str], send: Send) -> Send:
-    """Wrap ``send`` to add headers, except those that a response sets itself, such as a stricter policy."""
-    if not headers:
-        return send
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            present = MutableHeaders(scope=message)
-            for name, value in headers:
-                present.setdefault(name, value)
-        await send(message)
-
-    return sending

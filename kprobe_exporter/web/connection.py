@@ -1,34 +1,18 @@
-"""The open connections, with bounds on their number, on the time that each may take, and on their requests.
+"""One HTTP connection: h11 parses its requests, an application answers them one after the other.
 
-uvicorn has no options for these bounds, and neither has h11. This module alone overrides uvicorn's protocol,
-whose methods are not documented, so pyproject.toml names one version of uvicorn.
+h11 queues requests that are sent before the previous one was answered (pipelining). Here such requests are
+not read, and the connection closes after the answer, as RFC 9112, section 9.3.2 lets a server do.
 """
 
 import asyncio
-import time
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from http import HTTPStatus
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kprobe_exporter.web.networks import KnownNetworks, Network, network
-
-# Far more than the scrapers of one agent, and far below the limit of open files of a process.
-MAX_CONNECTIONS = 128
-
-# How many of them have not sent a request yet. A TLS handshake takes 100 KB.
-MAX_BEGINNING = 64
-
-# How many connections of a network that was answered lately are kept before those of others.
-MAX_KEPT = 4
-
-# Limits in seconds: until the first whole request has arrived, TLS handshake included; from a request until
-# the client has taken the whole response; between two requests, longer than a scrape interval of a minute.
-REQUEST_TIME = 10
-ANSWER_TIME = 30
-IDLE_TIME = 75
+from kprobe_exporter.web.clients import Client, Clients
+from kprobe_exporter.web.messages import App, Request, Response, answered, line
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 1024
@@ -37,203 +21,127 @@ MAX_REQUEST_BYTES = MAX_HEADER_BYTES + MAX_BODY_BYTES
 CHUNK = 16 * 1024
 """Bytes of a response that are written at once. The server holds about two chunks for each client."""
 
-CLIENT = "client"
-"""The name under which an ASGI scope's state holds the connection's ``Client``."""
+INVALID = "Invalid HTTP request received."
 
 
-class Client:
-    """One TCP connection. ``transport`` is the TCP transport, also under TLS: it can always be aborted."""
-
-    def __init__(
-        self,
-        transport: asyncio.BaseTransport,
-        now: float,
-        answered: Callable[[Network], None] = lambda network: None,
-    ) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        host, *_ = transport.get_extra_info("peername") or ("",)
-        self.network = network(host)
-        self._answered = answered
-        self.since = now
-        """When the connection was accepted, or when its latest request arrived."""
-        self.talk: Connection | None = None
-        """None until its first request."""
-        self.dropped = False
-
-    @property
-    def is_answering(self) -> bool:
-        return self.talk is not None and self.talk.is_answering()
-
-    @property
-    def turn_to_go(self) -> tuple[bool, bool, float]:
-        """The order in which clients are dropped for others.
-
-        First go those that pipeline, then those for which the server has nothing to do; of each the one that
-        has waited longest.
-        """
-        pipelines = self.talk is not None and self.talk.pipelines
-        return not pipelines, self.is_answering, self.since
-
-    def is_gone(self) -> bool:
-        """Return whether nothing can be sent to this client any more."""
-        return self.transport.is_closing()
-
-    def note_answer(self) -> None:
-        """Note that this client was given an answer other than a refusal."""
-        self._answered(self.network)
-
-    def overdue(self, now: float) -> bool:
-        """Whether the client has exceeded its time limit."""
-        if self.talk is None:
-            limit = REQUEST_TIME
-        elif self.is_answering or self.transport.get_write_buffer_size():
-            limit = ANSWER_TIME
-        else:
-            limit = IDLE_TIME
-        return now - self.since > limit
-
-    def drop(self) -> None:
-        """Abort the connection at once and discard unsent data."""
-        self.dropped = True
-        self.transport.abort()
-
-
-class Clients:
-    """All connections of a server. Only the thread of its event loop may use it."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
-        self._all: set[Client] = set()
-        self._known = KnownNetworks()
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def add(self, transport: asyncio.BaseTransport) -> Client:
-        """Register a new connection. If there are too many, drop one of the network that has most of them.
-
-        Refusing the newcomer instead would let idle clients lock every scraper out.
-        """
-        newcomer = Client(transport, self.clock(), lambda network: self._known.add(network, self.clock()))
-        self._all.add(newcomer)
-        present = [client for client in self._all if not client.dropped]
-        beginning = [client for client in present if client.talk is None]
-        if len(present) > MAX_CONNECTIONS:
-            self._drop_one(present, newcomer)
-        elif len(beginning) > MAX_BEGINNING:
-            self._drop_one(beginning, newcomer)
-        return newcomer
-
-    def _drop_one(self, present: list[Client], newcomer: Client) -> None:
-        """Drop one of the widest network that has most of these clients, but not the newcomer."""
-        kept: Counter[Network] = Counter()
-        crowd = []
-        # The last ones to go are kept.
-        for client in sorted(present, key=lambda client: client.turn_to_go, reverse=True):
-            if client.network in self._known and kept[client.network] < MAX_KEPT:
-                kept[client.network] += 1
-            elif client is not newcomer:
-                crowd.append(client)
-        wide = Counter(client.network.wide for client in present)
-        narrow = Counter(client.network for client in present)
-        # Of equals the last one goes, which is the first by its turn.
-        most = max(
-            reversed(crowd),
-            key=lambda client: (wide[client.network.wide], narrow[client.network]),
-            default=newcomer,
-        )
-        most.drop()
-
-    def remove(self, client: Client) -> None:
-        self._all.discard(client)
-
-    def drop(self, condition: Callable[[Client], bool] = lambda _: True) -> None:
-        """Drop the connections that meet a condition."""
-        for client in [client for client in self._all if condition(client)]:
-            client.drop()
-
-    async def drop_overdue(self) -> None:  # uvicorn awaits it
-        now = self.clock()
-        self.drop(lambda client: client.overdue(now))
-
-
-class Connection(H11Protocol):
+class Connection(asyncio.Protocol):
     """One HTTP connection, used only by the thread of the server's event loop.
 
-    By itself, uvicorn waits forever for the rest of a request and for a client to take its response, and
-    queues requests that are sent before the previous one was answered (pipelining). Here such requests are
-    not read, and the connection closes after the answer, as RFC 9112, section 9.3.2 lets a server do.
-    ``peer`` is set before connection_made() if a TLS handshake came first.
+    ``complain`` is called for messages that clients can provoke at will.
     """
 
-    def __init__(self, clients: Clients, **of_uvicorn: Any) -> None:
-        super().__init__(**of_uvicorn)
-        self._clients = clients
-        self.peer: Client | None = None
-        self.pipelines = False
-        """Whether the client has sent a request before its previous one was answered."""
+    def __init__(
+        self, clients: Clients, app: App, complain: Callable[[str, BaseException | None], None]
+    ) -> None:
+        self._clients, self._app, self._complain = clients, app, complain
+        self._http = h11.Connection(h11.SERVER, MAX_HEADER_BYTES)
+        # Keeps the task alive: the event loop holds only a weak reference to it.
+        self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
-        self.transport.set_write_buffer_limits(high=CHUNK)
-        if self.peer is None:
-            self.peer = self._clients.add(transport)
+        self.begin(self._clients.add(transport), transport)
+
+    def begin(self, client: Client, transport: asyncio.BaseTransport) -> None:
+        """Serve a client that is registered; ``transport`` is the secured one after a TLS handshake."""
+        assert isinstance(transport, asyncio.Transport)
+        self._client, self._transport = client, transport
+        transport.set_write_buffer_limits(high=CHUNK)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.peer is not None:
-            self._clients.remove(self.peer)
-            self.peer.talk = None
-        super().connection_lost(exc)
-        # Nothing may hold the lost connection, which has 100 KB with TLS: neither uvicorn's idle timer, which
-        # stays on if the client reset the connection, nor circular references.
-        self._unset_keepalive_if_required()
-        if self.cycle is not None:
-            self.cycle.on_response = lambda: None
+        self._clients.remove(self._client)
+        self._client.writable.set()  # a response under way ends
+
+    def pause_writing(self) -> None:
+        self._client.writable.clear()
+
+    def resume_writing(self) -> None:
+        self._client.writable.set()
 
     def data_received(self, data: bytes) -> None:
-        # With TLS, data may arrive after the server has closed its side, and uvicorn would answer it.
-        if self.transport.is_closing():
+        # With TLS, data may arrive after the server has closed its side.
+        if self._transport.is_closing():
             return
-        if self.conn.their_state is h11.DONE:
-            self._pipelined()
+        if not self._awaits_data():
+            self._stop_reading()
             return
-        super().data_received(data[:MAX_REQUEST_BYTES])
-        if len(data) > MAX_REQUEST_BYTES:
-            self._pipelined()
+        self._http.receive_data(data[:MAX_REQUEST_BYTES])
+        try:
+            self._read()
+        except h11.RemoteProtocolError:
+            self._refuse()
+            return
+        unread = not self._awaits_data() and self._http.trailing_data[0]
+        if unread or len(data) > MAX_REQUEST_BYTES:
+            self._stop_reading()
 
-    def handle_events(self) -> None:
-        cycle = self.cycle
-        super().handle_events()
-        if self.cycle is cycle or self.peer is None:
-            return
-        self.scope["state"][CLIENT] = self.peer
+    def _stop_reading(self) -> None:
+        self._client.pipelines = True
+        self._transport.pause_reading()
+
+    def _awaits_data(self) -> bool:
+        """Return whether the client may send: the next request, or the rest of one."""
+        return self._http.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def _read(self) -> None:
+        """Begin to answer a request that has arrived, and ignore its body. Raises RemoteProtocolError."""
+        while True:
+            event = self._http.next_event()
+            if isinstance(event, h11.Request):
+                self._begin_answer(event)
+            elif isinstance(event, h11.EndOfMessage) and self._http.our_state is h11.DONE:
+                self._http.start_next_cycle()  # the request was answered before its body arrived
+            elif not isinstance(event, h11.Data):
+                return
+
+    def _begin_answer(self, event: h11.Request) -> None:
+        client = self._client
         # The time for an answer goes on while the client has not taken the previous one.
-        if self.peer.talk is None or not self.peer.transport.get_write_buffer_size():
-            self.peer.since = self._clients.clock()
-        self.peer.talk = self
-        if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
-            self._pipelined()
+        if not client.has_asked or client.is_idle:
+            client.since = self._clients.clock()
+        client.has_asked = client.owed = True
+        request = Request.from_event(event, client)
+        self._task = asyncio.get_running_loop().create_task(self._answer(request))
 
-    def _pipelined(self) -> None:
-        self.pipelines = True
-        self.flow.pause_reading()
+    def _refuse(self) -> None:
+        self._complain(INVALID, None)
+        if self._http.our_state is not h11.IDLE:
+            # The body of a valid request is malformed, and its response is under way or already sent.
+            self._transport.abort()
+            return
+        refusal = line(INVALID, HTTPStatus.BAD_REQUEST, {"Connection": "close"})
+        for event in _events(refusal, refusal.body):
+            self._transport.write(self._http.send(event) or b"")
+        self._transport.close()
 
-    def on_response_complete(self) -> None:
-        if self.pipelines:
-            self.server_state.total_requests += 1
-            self.transport.close()
-        else:
-            super().on_response_complete()
+    async def _answer(self, request: Request) -> None:
+        response = await answered(self._app, request)
+        with response.held(self._client):
+            await self._send(response, b"" if request.method == "HEAD" else response.body)
+        self._client.owed = False
+        if self._client.pipelines or self._clients.closing or self._http.our_state is h11.MUST_CLOSE:
+            self._transport.close()
+        elif self._http.our_state is self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
 
-    def send_400_response(self, msg: str) -> None:
-        # The body of a valid request is malformed, and its response is under way or already sent. uvicorn
-        # would send a second response and fail with a traceback.
-        if self.conn.our_state is h11.IDLE:
-            super().send_400_response(msg)
-        else:
-            self.transport.abort()
+    async def _send(self, response: Response, body: bytes) -> None:
+        """Write a response as fast as the client takes it, until the client is gone."""
+        for event in _events(response, body):
+            await self._client.writable.wait()
+            if self._transport.is_closing():
+                return
+            self._transport.write(self._http.send(event) or b"")
 
-    def is_answering(self) -> bool:
-        """Whether the server owes a response, and does not wait for the client to read what it has sent."""
-        return not (self.cycle.response_complete or self.flow.write_paused)
+
+def _events(response: Response, body: bytes) -> Iterator[h11.Event]:
+    """Yield the head of a response, its body in pieces, and its end."""
+    headers = {
+        "Date": formatdate(usegmt=True),
+        "Content-Length": str(len(response.body)),
+        "X-Content-Type-Options": "nosniff",
+        **response.headers,
+    }
+    reason = HTTPStatus(response.status).phrase
+    yield h11.Response(status_code=response.status, reason=reason, headers=[*headers.items()])
+    for start in range(0, len(body), CHUNK):
+        yield h11.Data(data=body[start : start + CHUNK])
+    yield h11.EndOfMessage()

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from kprobe_exporter.web.connection import REQUEST_TIME, Client, Clients, Connection
+from kprobe_exporter.web.clients import REQUEST_TIME, Client, Clients
+from kprobe_exporter.web.connection import Connection
 
 # Seconds that the server waits for the client's close_notify alert; few scrapers send one.
 GOODBYE_TIME = 2
@@ -114,9 +115,8 @@ class Door(asyncio.Protocol):
         if not self._tls.admits(secured.get_extra_info("peercert")):
             self._complain(NOT_ADMITTED, None)
             return False
-        self._connection.peer = client
         secured.set_protocol(self._connection)
-        self._connection.connection_made(secured)
+        self._connection.begin(client, secured)
         if early.data:
             self._connection.data_received(early.data)
         return True

@@ -4,27 +4,23 @@ import re
 from collections.abc import Callable, Collection
 from http import HTTPStatus
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
-
 from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.export.prometheus import Exposition, negotiated
 from kprobe_exporter.model.snapshot import Snapshot, summary
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.web.access import Access, WebSettings
+from kprobe_exporter.web.messages import App, HttpError, Request, Response, line
 from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
 from kprobe_exporter.web.probe_page import render_probe, unknown
-from kprobe_exporter.web.rendering import Rendering, Workers, line
+from kprobe_exporter.web.rendering import Workers
 from kprobe_exporter.web.stacks import StackRoutes
 from kprobe_exporter.web.status import render_status
 
 # The interpreter's lock lets one thread render at a time, so more threads would only hold more memory. The
 # second one renders while the first waits for the kernel.
 _WORKERS = 2
+
+_RELOAD = "/-/reload"
 
 _NO_LIFECYCLE = "Lifecycle API is not enabled: start the agent with --web.enable-lifecycle."
 
@@ -59,7 +55,7 @@ def create_app(
     settings: Callable[[], WebSettings] = WebSettings,
     allowed_hosts: Collection[str] = (),
     profile: Callable[[str], Profile | None] | None = None,
-) -> ASGIApp:
+) -> App:
     """Return the application; ``settings`` and ``allowed_hosts`` are those of ``Access``.
 
     ``ready`` returns None, or why not. ``reload`` reads the configuration again, and returns None, or why
@@ -73,32 +69,30 @@ def create_app(
     workers = Workers(_WORKERS, "web")
 
     async def metrics(request: Request) -> Response:
-        accept = ",".join(request.headers.getlist("accept"))
+        accept = request.headers.get("accept", "")
         names = _names(request)
         # Requests that differ only in unknown names share a rendering, and cost as little as one.
         known = exposition.known_names(names)
 
-        def render(requests: Collection[Request]) -> Rendering:
+        def render(requests: Collection[Request]) -> Response:
             body, content_type = exposition.render(accept, frozenset().union(*map(_names, requests)))
-            return Rendering(body, {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
+            return Response(body, {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
 
         return await workers.rendered(request, (negotiated(accept), known, known == names), render)
 
     async def status(request: Request) -> Response:
-        def render(_: object) -> Rendering:
-            return Rendering(render_status(snapshot(), telemetry_path), _OF_STATUS)
+        def render(_: object) -> Response:
+            return Response(render_status(snapshot(), telemetry_path), _OF_STATUS)
 
         return await workers.rendered(request, "status", render)
 
-    async def probe(request: Request) -> Response:
-        name = request.path_params["name"]
-
-        def render(_: object) -> Rendering:
+    async def probe(request: Request, name: str) -> Response:
+        def render(_: object) -> Response:
             now = snapshot()
             page = render_probe(now, name, stacks=profile is not None)
             if page is None:
-                raise HTTPException(HTTPStatus.NOT_FOUND, unknown(now, name))
-            return Rendering(page, _OF_STATUS)
+                raise HttpError(HTTPStatus.NOT_FOUND, unknown(now, name))
+            return Response(page, _OF_STATUS)
 
         return await workers.rendered(request, ("probe", name), render)
 
@@ -128,26 +122,35 @@ def create_app(
             return line("a web page may not ask for this", HTTPStatus.FORBIDDEN)
         return await reloader(request)
 
-    app = Starlette(
-        routes=[
-            Route("/", status),
-            Route(telemetry_path, metrics),
-            # A telemetry path below one of these comes first.
-            Route("/probe/{name:path}", probe),
-            *StackRoutes(profile).routes,
-            Route("/-/healthy", healthy),
-            Route("/-/ready", readiness),
-            Route("/-/reload", reloading, methods=["POST"]),
-        ],
-        exception_handlers={HTTPException: _refuse},
-    )
-    # /metrics/ is an unknown path and is not redirected.
-    app.router.redirect_slashes = False
-    return Access(app, settings, allowed_hosts)
+    stacks = StackRoutes(profile)
+    exact: dict[str, App] = {
+        "/": status,
+        telemetry_path: metrics,
+        "/-/healthy": healthy,
+        "/-/ready": readiness,
+        _RELOAD: reloading,
+    }
+    # A telemetry path below one of these comes first. /metrics/ is an unknown path and is not redirected.
+    below = {"/probe/": probe, "/stacks/": stacks.stacks, "/debug/pprof/": stacks.pprof}
+
+    async def route(request: Request) -> Response:
+        path = request.path
+        prefix = next(filter(path.startswith, below), "")
+        if not prefix and path not in exact:
+            return line("Not Found", HTTPStatus.NOT_FOUND)
+        methods = ("POST",) if path == _RELOAD else ("GET", "HEAD")
+        if request.method not in methods:
+            allow = {"Allow": ", ".join(methods)}
+            return line("Method Not Allowed", HTTPStatus.METHOD_NOT_ALLOWED, allow)
+        if path in exact:
+            return await exact[path](request)
+        return await below[prefix](request, path.removeprefix(prefix))
+
+    return Access(route, settings, allowed_hosts)
 
 
 def _names(request: Request) -> frozenset[str]:
-    return frozenset(request.query_params.getlist("name[]"))
+    return frozenset(request.parameters("name[]"))
 
 
 def _is_from_a_page(request: Request) -> bool:
@@ -157,12 +160,3 @@ def _is_from_a_page(request: Request) -> bool:
     """
     site = request.headers.get("sec-fetch-site", "none")
     return "origin" in request.headers or site != "none"
-
-
-async def _refuse(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
-    if "Allow" in headers:
-        # Starlette joins a set, whose order varies.
-        headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
-    return line(error.detail, error.status_code, headers)

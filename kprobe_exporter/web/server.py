@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn in a thread of its own, with the time limits for clients that uvicorn lacks."""
+"""The HTTP server: an event loop in a thread of its own, its sockets, and its end."""
 
 import asyncio
 import logging
@@ -6,14 +6,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from functools import partial
 
-import uvicorn
-from starlette.types import ASGIApp
-
-from kprobe_exporter.web.connection import IDLE_TIME, MAX_HEADER_BYTES, Clients, Connection
+from kprobe_exporter.web.clients import Clients
+from kprobe_exporter.web.connection import Connection
 from kprobe_exporter.web.handshake import Door, Tls
 from kprobe_exporter.web.listen import BACKLOG, bound_address
+from kprobe_exporter.web.messages import App
 
 log = logging.getLogger("kprobe_exporter.web")
 
@@ -33,7 +33,7 @@ MAX_QUIET = 64
 
 
 class WebServer:
-    """Serves an ASGI application over sockets that listen already, until close().
+    """Serves an application over sockets that listen already, until close().
 
     The thread owns the event loop, the sockets and all connections. Callers share only a flag with it, so
     there is no lock. ``on_error`` is called once, in the thread, if the server ends other than by close().
@@ -44,43 +44,20 @@ class WebServer:
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: App,
         sockets: Sequence[socket.socket],
         on_error: Callable[[BaseException], None],
         tls: Callable[[], Tls | None] = lambda: None,
     ) -> None:
-        self._sockets = list(sockets)
-        self._on_error = on_error
-        self._tls = tls
+        self._app, self._sockets, self._on_error, self._tls = app, list(sockets), on_error, tls
         self._clients = Clients()
         self.addresses = tuple(map(bound_address, sockets))
         self._complain = _Complaints()
-        uvicorns, asyncios = logging.getLogger("uvicorn"), logging.getLogger("asyncio")
-        uvicorns.handlers = asyncios.handlers = [self._complain]
+        asyncios = logging.getLogger("asyncio")
+        asyncios.handlers = [self._complain]
         asyncios.filters = [lambda record: record.getMessage() not in LEFT]
-        uvicorns.setLevel(logging.WARNING)
-        uvicorns.propagate = False
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                http=self._protocol,  # type: ignore[arg-type]
-                ws="none",
-                lifespan="off",
-                interface="asgi3",
-                workers=1,
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                backlog=ACCEPTED_AT_ONCE,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                timeout_keep_alive=IDLE_TIME,
-                timeout_graceful_shutdown=GRACE,
-                callback_notify=self._clients.drop_overdue,
-                timeout_notify=1,
-            ),
-            self._clients,
-        )
+        self._closing = False
+        self._wake: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
     def start(self) -> None:
@@ -89,7 +66,9 @@ class WebServer:
 
     def close(self) -> None:
         """Stop serving and free the ports, within GRACE + STOP_TIME seconds."""
-        self._server.should_exit = True
+        self._closing = True
+        with suppress(RuntimeError):  # the event loop has ended
+            self._wake()
         if self._thread.ident is not None:
             self._thread.join(GRACE + STOP_TIME)
             if self._thread.is_alive():
@@ -99,54 +78,58 @@ class WebServer:
 
     def _run(self) -> None:
         try:
-            # uvicorn's run() is not used: it would use uvloop wherever that is installed.
             asyncio.run(self._serve())
-        except BaseException as error:  # uvicorn may also raise SystemExit
+        except BaseException as error:
             self._on_error(error)
-        else:
-            if not self._server.should_exit:
-                self._on_error(RuntimeError("the HTTP server ended on its own"))
 
     async def _serve(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(
             lambda _, context: self._complain(context["message"], context.get("exception"))
         )
-        await self._server.serve(self._sockets)
-        # uvicorn does not wait for tasks that it cancelled, nor for clients that do not take their response.
-        state = self._server.server_state
-        if state.tasks:
-            await asyncio.wait(state.tasks, timeout=STOP_TIME / 4)
-        self._clients.drop()
-        await asyncio.sleep(0)
+        self._wake = partial(loop.call_soon_threadsafe, woken.set)
+        listening = []
+        for sock in self._sockets:
+            listening.append(await loop.create_server(self._protocol, sock=sock, backlog=ACCEPTED_AT_ONCE))
+            sock.listen(BACKLOG)  # asyncio has made the kernel's queue as short as its own
+        while not self._closing:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), 1)
+            self._clients.drop_overdue()
+        for server in listening:
+            server.close()
+        await self._end()
 
-    def _protocol(self, **of_uvicorn: Any) -> asyncio.Protocol:
-        """Return the protocol of a new connection; uvicorn calls this once for each."""
-        connection = Connection(self._clients, **of_uvicorn)
+    def _protocol(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        connection = Connection(self._clients, self._app, self._complain)
         tls = self._tls()
         return Door(tls, self._clients, connection, self._complain) if tls else connection
 
+    async def _end(self) -> None:
+        """Drop all connections, those that are owed a response after GRACE seconds at most."""
+        self._clients.closing = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                while len(self._clients) or _other_tasks():
+                    self._clients.drop(lambda client: client.is_idle or not client.has_asked)
+                    await asyncio.sleep(0.05)
+        if late := _other_tasks():
+            for task in late:
+                task.cancel()
+            await asyncio.wait(late, timeout=STOP_TIME / 4)
+        self._clients.drop()
+        await asyncio.sleep(0)
 
-class _Server(uvicorn.Server):
-    """uvicorn's server, with a long queue of connections, and a shutdown that waits for no silent client."""
 
-    def __init__(self, config: uvicorn.Config, clients: Clients) -> None:
-        super().__init__(config)
-        self._clients = clients
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for sock in sockets or ():
-            sock.listen(BACKLOG)  # asyncio has made the kernel's queue as short as its own
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._clients.drop(lambda client: client.talk is None)
-        await super().shutdown(sockets)
+def _other_tasks() -> set[asyncio.Task[object]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 class _Complaints(logging.Handler):
     """Logs messages that clients can provoke at will, each at most once a minute, as one line.
 
-    As a handler it does so with the warnings of uvicorn and asyncio. Only the server's thread calls it.
+    As a handler it does so with the warnings of asyncio. Only the server's thread calls it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -165,7 +148,4 @@ class _Complaints(logging.Handler):
         log.warning("%s", text, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage().strip()
-        # uvicorn's advice to install a library for WebSockets does not concern our users.
-        if "WebSocket" not in message:
-            self(message, record.exc_info[1] if record.exc_info else None)
+        self(record.getMessage().strip(), record.exc_info[1] if record.exc_info else None)

@@ -6,14 +6,10 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import quote
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
 from kprobe_exporter.export.stacks import flame_graph, folded, pprof
 from kprobe_exporter.model.stacks import Profile
-from kprobe_exporter.web.rendering import Rendering, Workers, client_network, guarded, line
+from kprobe_exporter.web.messages import HttpError, Request, Response, line
+from kprobe_exporter.web.rendering import Workers
 
 MOST_SECONDS = 20
 """The longest profile of some seconds. A client that waits holds a connection."""
@@ -62,38 +58,30 @@ class StackRoutes:
         self._workers = Workers(1, "stacks")
         self._waiting: list[str] = []  # the clients' wide networks
 
-    @property
-    def routes(self) -> list[Route]:
-        return [
-            Route("/stacks/{name:path}", self._stacks),
-            Route("/debug/pprof/{name:path}", self._pprof),
-        ]
-
-    async def _stacks(self, request: Request) -> Response:
-        name: str = request.path_params["name"]
+    async def stacks(self, request: Request, name: str) -> Response:
         if name.endswith(".svg"):
             return await self._served(request, name.removesuffix(".svg"), FLAME_GRAPH)
         return await self._served(request, name, FOLDED)
 
-    async def _pprof(self, request: Request) -> Response:
-        return await self._served(request, request.path_params["name"], PPROF)
+    async def pprof(self, request: Request, name: str) -> Response:
+        return await self._served(request, name, PPROF)
 
     async def _served(self, request: Request, name: str, form: _Form) -> Response:
         if self._profile is None:
             return line(DISABLED, HTTPStatus.FORBIDDEN)
-        seconds = _seconds(request.query_params.get("seconds"))
+        seconds = _seconds(request.parameters("seconds"))
         if not seconds:
             return await self._workers.rendered(
                 request,
                 ("stacks", name, form.headers["Content-Type"]),
-                lambda _: Rendering(form.render(self._read(name)), form.headers),
+                lambda _: Response(form.render(self._read(name)), form.headers),
             )
-        network = client_network(request).wide
+        network = request.client.network.wide
         if len(self._waiting) >= MOST_WAITING or self._waiting.count(network) >= MAX_WAITING_OF_WIDE:
             return line("too many profiles of some seconds are being taken", HTTPStatus.TOO_MANY_REQUESTS)
         self._waiting.append(network)
         try:
-            return await guarded(request, self._difference(request, name, form, seconds))
+            return await self._difference(request, name, form, seconds)
         finally:
             self._waiting.remove(network)
 
@@ -101,26 +89,24 @@ class StackRoutes:
         before = await self._workers.run(request, lambda: self._read(name))
         await asyncio.sleep(seconds)
 
-        def render(_: object) -> Rendering:
-            return Rendering(form.render(self._read(name).minus(before)), form.headers)
+        def render(_: object) -> Response:
+            return Response(form.render(self._read(name).minus(before)), form.headers)
 
         # A key of its own: the seconds of two requests are not the same ones.
         return await self._workers.rendered(request, object(), render)
 
     def _read(self, name: str) -> Profile:
-        """Return a probe's profile. Raises HTTPException if there is none."""
+        """Return a probe's profile. Raises HttpError if there is none."""
         assert self._profile is not None
         if (found := self._profile(name)) is None:
             sentence = f"no probe {name!r} counts its stacks: give it `stacks: {{}}`"
-            raise HTTPException(HTTPStatus.NOT_FOUND, sentence)
+            raise HttpError(HTTPStatus.NOT_FOUND, sentence)
         return found
 
 
-def _seconds(asked: str | None) -> int:
-    """Return the seconds of a query, 0 for none. Raises HTTPException."""
-    if asked is None:
-        return 0
-    if not (asked.isascii() and asked.isdigit() and len(asked) < 9 and int(asked) <= MOST_SECONDS):
-        sentence = f"seconds is a whole number up to {MOST_SECONDS}"
-        raise HTTPException(HTTPStatus.BAD_REQUEST, sentence)
-    return int(asked)
+def _seconds(asked: list[str]) -> int:
+    """Return the seconds of a query, 0 for none. Raises HttpError."""
+    last = asked[-1] if asked else "0"
+    if not (last.isascii() and last.isdigit() and len(last) < 9 and int(last) <= MOST_SECONDS):
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"seconds is a whole number up to {MOST_SECONDS}")
+    return int(last)

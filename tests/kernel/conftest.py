@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random, randrange
 
 import pytest
-import uvicorn.lifespan.off  # noqa: F401
 
 from kprobe_exporter.cli import main
 

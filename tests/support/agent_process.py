@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kprobe_exporter.agent import agent as agent_module
 from kprobe_exporter.agent import probe_set as probe_set_module
-from kprobe_exporter.web import connection as connection_module
+from kprobe_exporter.web import clients as clients_module
 from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually, patience
 from tests.support.samples import samples
@@ -24,7 +24,7 @@ LAST_TIME = probe_set_module.LAST_TIME
 Tests multiply them by the machine's slowness, since they rely on a scrape to include all that the kernel
 recorded before it, and on a reload to lose no event."""
 
-REQUEST_TIME, ANSWER_TIME = connection_module.REQUEST_TIME, connection_module.ANSWER_TIME
+REQUEST_TIME, ANSWER_TIME = clients_module.REQUEST_TIME, clients_module.ANSWER_TIME
 """Seconds after which the agent drops a client. Tests multiply them too: during a flood on a slow machine an
 answer takes longer."""
 
@@ -98,8 +98,8 @@ class AgentProcess(ForkedChild):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             agent_module.DRAIN_TIME, agent_module.POLL_TIME = drain_time, poll_time
             probe_set_module.LAST_TIME = last_time
-            connection_module.REQUEST_TIME = request_time
-            connection_module.ANSWER_TIME = answer_time
+            clients_module.REQUEST_TIME = request_time
+            clients_module.ANSWER_TIME = answer_time
             _be_the_agent(log, main, list(arguments))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -9,12 +9,13 @@ from http.client import HTTPConnection, HTTPResponse
 from typing import TypeVar
 
 import bcrypt
-from starlette.types import ASGIApp
 
 from kprobe_exporter.model.snapshot import Family, Snapshot
 from kprobe_exporter.web.access import WebSettings
+from kprobe_exporter.web.connection import INVALID
 from kprobe_exporter.web.handshake import NOT_TLS, Tls
 from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.messages import App
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
 from tests.support.patience import patience
@@ -23,8 +24,7 @@ from tests.unit.export.conftest import SNAPSHOT
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4))
 
 SAID = (
-    "Invalid HTTP request received.",
-    "Unsupported upgrade request.",
+    INVALID,
     "a TLS handshake failed: SSLError(",
     NOT_TLS,
 )
@@ -38,7 +38,7 @@ class Served:
     """A server, with or without TLS, the errors that it reported, and clients for it."""
 
     def __init__(
-        self, app: ASGIApp, client: ssl.SSLContext | None = None, tls: Callable[[], Tls | None] | None = None
+        self, app: App, client: ssl.SSLContext | None = None, tls: Callable[[], Tls | None] | None = None
     ) -> None:
         self.errors: list[BaseException] = []
         self.web = WebServer(app, listen(["127.0.0.1:0"]), self.errors.append, tls or (lambda: None))

@@ -6,14 +6,15 @@ import logging
 from collections.abc import Iterator
 
 import bcrypt
+import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Message, Receive, Scope, Send
 
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.web.access import NOT_ALLOWED, Access, Rate, WebSettings, credentials
-from kprobe_exporter.web.connection import CLIENT, Client
+from kprobe_exporter.web.clients import Client
+from kprobe_exporter.web.messages import Request, Response, answered, line
 from kprobe_exporter.web.routes import create_app
 from tests.support.web_target import Served, serving
 from tests.unit.export.conftest import SNAPSHOT
@@ -151,23 +152,15 @@ ALLOWED = ("agent.example.com", "Node-1.")
 
 def answer(host: str | None, allowed: tuple[str, ...], target: bytes = b"/metrics") -> tuple[int, bytes]:
     """Return the status and the body for a request with this Host header."""
-    messages: list[Message] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"metrics"})
-
-    async def send(message: Message) -> None:
-        messages.append(message)
-
-    async def receive() -> Message:
-        raise AssertionError
+    async def app(_: Request) -> Response:
+        return line("metrics")
 
     headers = [] if host is None else [(b"host", host.encode())]
-    client = Client(asyncio.Transport(), 0)
-    scope = {"type": "http", "raw_path": target, "headers": headers, "state": {CLIENT: client}}
-    asyncio.run(Access(app, WebSettings, allowed)(scope, receive, send))
-    return messages[0]["status"], messages[1]["body"]
+    event = h11.Request(method="GET", target=target, headers=headers, http_version="1.0")
+    request = Request.from_event(event, Client(asyncio.Transport(), 0))
+    response = asyncio.run(answered(Access(app, WebSettings, allowed), request))
+    return response.status, response.body
 
 
 @pytest.mark.parametrize(
@@ -178,7 +171,7 @@ def answer(host: str | None, allowed: tuple[str, ...], target: bytes = b"/metric
     ],
 )
 def test_allowed(host: str) -> None:
-    assert answer(host, ALLOWED) == (200, b"metrics")
+    assert answer(host, ALLOWED) == (200, b"metrics\n")
 
 
 @pytest.mark.parametrize(
@@ -192,12 +185,12 @@ def test_allowed(host: str) -> None:
 def test_a_name_that_resolves_to_the_agent_is_not_enough(host: str | None) -> None:
     """A page of such a site could otherwise read the metrics through a browser inside the network."""
     assert answer(host, ALLOWED) == (421, NOT_ALLOWED.encode() + b"\n")
-    assert answer(host, ()) == (200, b"metrics")
+    assert answer(host, ()) == (200, b"metrics\n")
 
 
 def test_host_of_an_absolute_target_counts() -> None:
     allowed, other = b"http://agent.example.com:1/metrics", b"http://evil.example/metrics"
-    assert answer("evil.example", ALLOWED, allowed) == (200, b"metrics")
+    assert answer("evil.example", ALLOWED, allowed) == (200, b"metrics\n")
     assert answer("agent.example.com", ALLOWED, other) == (421, NOT_ALLOWED.encode() + b"\n")
     assert answer("agent.example.com", ALLOWED, b"http://agent.example.com@evil.example/")[0] == 421
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from kprobe_exporter.web import connection
+from kprobe_exporter.web import clients
 from kprobe_exporter.web import server as module
 from kprobe_exporter.web.handshake import NOT_ADMITTED, NOT_TLS, Tls
 from kprobe_exporter.web.routes import create_app
@@ -147,7 +147,7 @@ def test_what_changes_holds_from_the_next_connection_on(secured: Secured, author
 
 
 def test_silent_clients_are_dropped(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIME", 0)
+    monkeypatch.setattr(clients, "REQUEST_TIME", 0)
     with secured.connect() as silent, secured.connect() as slow, secured.secure() as idle:
         slow.sendall(client_hello(secured.client)[:20])
         assert read_all(silent) == read_all(slow) == read_all(idle) == b""
@@ -157,19 +157,19 @@ def test_silent_clients_are_dropped(secured: Secured, monkeypatch: pytest.Monkey
 def test_many_unfinished_handshakes_do_not_block_others(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIME", 3600)
+    monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
     with ExitStack() as stack:
-        crowd = [stack.enter_context(secured.connect()) for _ in range(connection.MAX_CONNECTIONS + 50)]
+        crowd = [stack.enter_context(secured.connect()) for _ in range(clients.MAX_CONNECTIONS + 50)]
         assert secured.get() == b"healthy\n"
         assert read_all(crowd[0]) == b""
-        assert secured.connections <= connection.MAX_CONNECTIONS
+        assert secured.connections <= clients.MAX_CONNECTIONS
     eventually(lambda: secured.connections == 0)
 
 
 def test_clients_that_do_not_take_their_answer_are_dropped(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "ANSWER_TIME", 0)
+    monkeypatch.setattr(clients, "ANSWER_TIME", 0)
     with secured.secure() as sock:
         sock.sendall(REQUEST.replace(b"/-/healthy", b"/metrics") * 8)
         eventually(lambda: secured.connections == 0)

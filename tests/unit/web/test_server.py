@@ -13,12 +13,13 @@ from contextlib import ExitStack, suppress
 from http.client import HTTPConnection
 
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kprobe_exporter.model.snapshot import Snapshot
-from kprobe_exporter.web import connection, server
-from kprobe_exporter.web.connection import MAX_CONNECTIONS, Client, Clients, Connection
+from kprobe_exporter.web import clients, server
+from kprobe_exporter.web.clients import MAX_CONNECTIONS, Client, Clients
+from kprobe_exporter.web.connection import INVALID, Connection
 from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.messages import App, Request, Response
 from kprobe_exporter.web.networks import MAX_KNOWN_OF_WIDE, KnownNetworks, network
 from kprobe_exporter.web.routes import create_app
 from tests.support.churn import Churn
@@ -29,7 +30,7 @@ REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 HEALTH = REQUEST.replace(b"/metrics", b"/-/healthy")
 
 
-def app_of(snapshot: Callable[[], Snapshot]) -> ASGIApp:
+def app_of(snapshot: Callable[[], Snapshot]) -> App:
     return create_app(snapshot, lambda: None)
 
 
@@ -49,7 +50,7 @@ def shared() -> Iterator[Served]:
 
 @pytest.fixture
 def served(shared: Served, caplog: pytest.LogCaptureFixture) -> Iterator[Served]:
-    """A server of a large snapshot. A test may cause two known log lines only, and no traceback."""
+    """A server of a large snapshot. A test may cause one known log line only, and no traceback."""
     eventually(lambda: shared.connections == 0)
     # A message that was logged in one test must be logged again in the next.
     shared.web._complain._quiet_until.clear()
@@ -59,21 +60,18 @@ def served(shared: Served, caplog: pytest.LogCaptureFixture) -> Iterator[Served]
     # The test is over here, so caplog.records only holds the records of the teardown.
     records = caplog.get_records("call") + caplog.get_records("teardown")
     assert [record for record in records if record.exc_info] == []
-    assert {record.getMessage() for record in said(records)} <= {
-        "Invalid HTTP request received.",
-        "Unsupported upgrade request.",
-    }
+    assert {record.getMessage() for record in said(records)} <= {INVALID}
 
 
 def said(records: list[logging.LogRecord]) -> list[logging.LogRecord]:
-    """Return the records of our logger and asyncio's; pytest also captures uvicorn's, which we disable."""
+    """Return the records of our logger and asyncio's."""
     return [r for r in records if r.name.startswith("kprobe_exporter") or r.name == "asyncio"]
 
 
 def test_idle_and_slow_clients_do_not_delay_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are dropped after an hour only, so a scrape that waited for one of them would not be answered."""
-    monkeypatch.setattr(connection, "REQUEST_TIME", 3600)
-    monkeypatch.setattr(connection, "ANSWER_TIME", 3600)
+    monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
+    monkeypatch.setattr(clients, "ANSWER_TIME", 3600)
     with ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(served.connect())
@@ -87,7 +85,7 @@ def test_idle_and_slow_clients_do_not_delay_others(served: Served, monkeypatch: 
 
 
 def test_many_idle_clients_do_not_block_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIME", 3600)
+    monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
     with ExitStack() as stack:
         crowd = [stack.enter_context(served.connect()) for _ in range(MAX_CONNECTIONS + 50)]
         scrape(served)
@@ -97,7 +95,7 @@ def test_many_idle_clients_do_not_block_others(served: Served, monkeypatch: pyte
 
 
 def test_clients_that_never_ask_are_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIME", 0)
+    monkeypatch.setattr(clients, "REQUEST_TIME", 0)
     with served.connect() as silent, served.connect() as slow:
         slow.sendall(REQUEST[:10])
         assert read_all(silent) == b""
@@ -107,7 +105,7 @@ def test_clients_that_never_ask_are_dropped(served: Served, monkeypatch: pytest.
 def test_clients_that_do_not_take_their_answer_are_dropped(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "ANSWER_TIME", 0)
+    monkeypatch.setattr(clients, "ANSWER_TIME", 0)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(patience(10))
@@ -140,7 +138,7 @@ def test_a_client_that_pipelines_gets_one_answer(served: Served, first: bytes, m
 
 def test_clients_that_pipeline_do_not_block_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than connections, which come again at once; they would be answered for an hour."""
-    monkeypatch.setattr(connection, "ANSWER_TIME", 3600)
+    monkeypatch.setattr(clients, "ANSWER_TIME", 3600)
     over = threading.Event()
 
     def pipeline() -> None:
@@ -173,15 +171,9 @@ class FakeTransport(asyncio.Transport):
         self.aborted = True
 
 
-class Talking(Connection):
-    """A connection that has sent a request."""
-
-    def __init__(self, *, pipelines: bool = False, answering: bool = True) -> None:
-        self.pipelines = pipelines
-        self._answering = answering
-
-    def is_answering(self) -> bool:
-        return self._answering
+def ask(client: Client) -> None:
+    """Do as if a request of this client had arrived."""
+    client.has_asked = client.owed = True
 
 
 def test_the_network_with_most_connections_makes_room() -> None:
@@ -191,7 +183,8 @@ def test_the_network_with_most_connections_makes_room() -> None:
     many = []
     for number in range(1, MAX_CONNECTIONS):
         many.append(known.add(FakeTransport(f"2001:db8::{number:x}")))
-        many[-1].talk = Talking(pipelines=number == 6)
+        ask(many[-1])
+        many[-1].pipelines = number == 6
     newcomers = [known.add(FakeTransport("198.51.100.7")) for _ in range(2)]
     assert [client for client in many if client.dropped] == [many[0], many[5]]
     assert not any(client.dropped for client in (other, *newcomers))
@@ -209,7 +202,7 @@ def test_addresses_of_one_wide_network_are_one_client(crowd: str, scraper: str) 
     known = Clients(itertools.count(step=0.01).__next__)
     waiting = known.add(FakeTransport(scraper))
     for number in range(CROWD):
-        known.add(FakeTransport(crowd.format(number % 256))).talk = Talking()
+        ask(known.add(FakeTransport(crowd.format(number % 256))))
     newcomer = known.add(FakeTransport(scraper))
     for number in range(CROWD):
         known.add(FakeTransport(crowd.format(number % 256)))
@@ -223,7 +216,7 @@ def test_a_network_that_was_answered_lately_keeps_places() -> None:
     scraper.note_answer()
     for address in (f"10.{n}.{m}.9" for m in range(2) for n in range(CROWD // 2)):
         client = known.add(FakeTransport(address))
-        client.talk = Talking()
+        ask(client)
         client.note_answer()
     assert not scraper.dropped
     later = [known.add(FakeTransport("10.0.0.1")) for _ in range(3)]
@@ -293,7 +286,7 @@ def test_patience(now: float, asked: bool, answered: bool, unsent: int, overdue:
             return unsent
 
     client = Client(Transport(), 0)
-    client.talk = Talking(answering=not answered) if asked else None
+    client.has_asked, client.owed = asked, asked and not answered
     assert client.overdue(now) is overdue
 
 
@@ -387,7 +380,7 @@ def test_garbage_is_said_once_a_minute(
             read_all(sock)
     (record,) = said(caplog.records)
     assert (record.name, record.levelno) == ("kprobe_exporter.web", logging.WARNING)
-    assert record.getMessage() == "Invalid HTTP request received."
+    assert record.getMessage() == INVALID
     assert capfd.readouterr() == ("", "")
 
 
@@ -434,7 +427,7 @@ def test_what_comes_before_the_answer_is_not_read() -> None:
         sock.sendall(REQUEST)
         assert slow.entered.wait(patience(10))
         sock.sendall(HEALTH)
-        eventually(lambda: any(client.talk and client.talk.pipelines for client in slow.web._clients._all))
+        eventually(lambda: any(client.pipelines for client in slow.web._clients._all))
         slow.go.set()
         assert read_all(sock).count(b"HTTP/1.1 200 OK") == 1
 
@@ -445,7 +438,7 @@ def test_close_lets_a_scrape_finish() -> None:
         assert slow.entered.wait(patience(10))
         closing = threading.Thread(target=slow.web.close)
         closing.start()
-        eventually(lambda: slow.web._server.should_exit)
+        eventually(lambda: slow.web._clients.closing)
         slow.go.set()
         assert read_all(sock).startswith(b"HTTP/1.1 200 OK\r\n")
         closing.join(patience(10))
@@ -502,37 +495,28 @@ def test_close_straight_after_start() -> None:
         assert served.errors == []
 
 
-async def fail(*_: object) -> None:
+async def fail(*_: object, **__: object) -> None:
     raise OSError("broken")
 
 
-async def end(*_: object) -> None:
-    await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize(
-    ("serve", "error"), [(fail, "broken"), (end, "the HTTP server ended on its own")], ids=["fails", "ends"]
-)
-def test_the_end_of_the_thread_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, serve: Callable[..., object], error: str
-) -> None:
+def test_the_end_of_the_thread_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     served = large()
-    monkeypatch.setattr(served.web._server, "serve", serve)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_server", fail)
     served.web.start()
     served.web._thread.join(patience(10))
-    assert [str(found) for found in served.errors] == [error]
+    assert [str(found) for found in served.errors] == ["broken"]
     served.web.close()
 
 
 def test_a_bug_in_the_application_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+    async def broken(_: Request) -> Response:
         raise KeyError("bug")
 
     with serving(Served(broken)) as served, served.connect() as sock:
         sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert read_all(sock).startswith(b"HTTP/1.1 500 ")
     (record,) = said(caplog.records)
-    assert record.getMessage() == "Exception in ASGI application: KeyError('bug')"
+    assert record.getMessage() == "cannot answer /: KeyError('bug')"
     assert not record.exc_info
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kprobe_exporter.export.stacks.flame_graph import CONTENT_SECURITY_POLICY
 from kprobe_exporter.model.stacks import Profile, Weight
-from kprobe_exporter.web import connection
+from kprobe_exporter.web import clients
 from kprobe_exporter.web.networks import Network
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.stacks import MOST_SECONDS, MOST_WAITING
@@ -77,7 +77,7 @@ def test_a_probe_without_stacks(server: Stacks, path: str, query: str) -> None:
 
 def test_those_who_wait_are_few(server: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four at once, two of one network: others are refused at once, and later ones are served again."""
-    monkeypatch.setattr(connection, "network", lambda host: Network(host, host))
+    monkeypatch.setattr(clients, "network", lambda host: Network(host, host))
     first, second, third = "127.0.0.1", "127.0.0.2", "127.0.0.3"
     with ExitStack() as stack:
 
