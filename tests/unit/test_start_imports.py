@@ -14,7 +14,7 @@ print(*sys.modules)
 """
 
 SELDOM = ("opentelemetry", "google.protobuf", "grpc", "requests", "bcrypt", "re2", "hypothesis")
-SERVER = ("starlette", "uvicorn", "asyncio", "prometheus_client", "kprobe_exporter.web")
+SERVER = ("h11", "asyncio", "prometheus_client", "kprobe_exporter.web")
 CONFIGURATION = ("pydantic", "yaml", "kprobe_exporter.config.schema")
 
 UNUSED = {
