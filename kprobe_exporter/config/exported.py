@@ -14,7 +14,7 @@ from kprobe_exporter.config.sites import BUILT_IN, Alternatives
 from kprobe_exporter.config.values import Export, Label, Otlp
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
-from kprobe_exporter.grammar.formula import COMPUTED
+from kprobe_exporter.grammar.evaluate import COMPUTED
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
 

@@ -8,10 +8,9 @@ from kprobe_exporter.config.values import Label
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.evaluate import STRING
-from kprobe_exporter.grammar.formula import COMPUTED, Binary, Name, Node, Text, wrong_types
-from kprobe_exporter.grammar.formula_parser import parse_formula
-from kprobe_exporter.grammar.let import inserted
+from kprobe_exporter.grammar.evaluate import COMPUTED, STRING, wrong_types
+from kprobe_exporter.grammar.formula import Name, Node, Operation
+from kprobe_exporter.grammar.formula_parser import inserted, parse_formula
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.records import STACK_POINTER
@@ -72,13 +71,7 @@ def labels_meant(text: str, labels: Iterable[Label], alternatives: Alternatives)
 
 def _compared_with_texts(tree: Node, name: str) -> int:
     """Return how often a name is compared with a text."""
-    return sum(
-        isinstance(node, Binary)
-        and isinstance(node.right, Text)
-        and isinstance(node.left, Name)
-        and node.left.name == name
-        for node in tree.walk()
-    )
+    return sum(part.name == name and isinstance(part.value, str) for part in tree.comparisons)
 
 
 def with_labels(names: Collection[str], alternatives: Alternatives) -> Alternatives:
@@ -93,7 +86,11 @@ def check_expression(text: str, path: Path, alternatives: Alternatives, report: 
     except GrammarError as error:
         report(path, error.message, column=error.column)
         return False
-    equal = [node.right.column for node in tree.walk() if isinstance(node, Binary) and node.operator == "=="]
+    equal = [
+        node.operands[1].start
+        for node in tree.walk()
+        if isinstance(node, Operation) and node.operator == "=="
+    ]
     wrong = {
         node.column: f"{why}; a string is put in quotes" if node.column in equal else why
         for node in tree.names
@@ -105,8 +102,8 @@ def check_expression(text: str, path: Path, alternatives: Alternatives, report: 
             wrong.setdefault(column, f"{why}{at}")
     for column, why in wrong.items():
         report(path, why, column=column)
-    for node in tree.walk() if not wrong else ():
-        if isinstance(node, Binary) and (part := node.comparison) and (odd := odd_duration(part)):
+    for part in tree.comparisons if not wrong else ():
+        if odd := odd_duration(part):
             report.warn(path, odd, column=part.column)
     return not wrong
 

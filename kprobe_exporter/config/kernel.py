@@ -10,7 +10,8 @@ from kprobe_exporter.config.values import Metric
 from kprobe_exporter.config.wording import listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.formula import COMPUTED, as_filter
+from kprobe_exporter.grammar.evaluate import COMPUTED
+from kprobe_exporter.grammar.formula import as_filter
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD

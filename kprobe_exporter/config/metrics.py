@@ -13,9 +13,9 @@ from kprobe_exporter.config.sites import BUILT_IN, Alternatives
 from kprobe_exporter.config.values import DURATION_BUCKETS, NAMED, RETURN_BUCKETS, Decode, Label, Metric
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
-from kprobe_exporter.grammar.condition import And, Comparison, Filter, Or
+from kprobe_exporter.grammar.evaluate import COMPUTED
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.grammar.formula import COMPUTED
+from kprobe_exporter.grammar.formula import Comparison, Node, Operation
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
 
@@ -47,15 +47,15 @@ def duration_buckets(probe: ProbeModel, metrics: Iterable[Metric] = ()) -> tuple
     return () if own else DURATION_BUCKETS
 
 
-def _is_at_most_0(passing: Filter) -> bool:
+def _is_at_most_0(passing: Node) -> bool:
     """Whether only return values up to 0 pass the filter, as far as its comparisons with numbers tell."""
     match passing:
         case Comparison(name="return", operator="<" | "<=" | "==" as operator, value=int() as value):
             return value <= 0 or (operator == "<" and value == 1)
-        case And():
-            return any(map(_is_at_most_0, passing.operands))
-        case Or():
-            return all(map(_is_at_most_0, passing.operands))
+        case Operation("&&", operands):
+            return any(map(_is_at_most_0, operands))
+        case Operation("||", operands):
+            return all(map(_is_at_most_0, operands))
     return False
 
 

@@ -10,7 +10,6 @@ from kprobe_exporter.config.values import ERRNO, GUESSED_RETURN, Attach, Written
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.condition import Comparison, split_filter
 from kprobe_exporter.grammar.evaluate import (
     COMMON_FIELDS,
     FLOAT,
@@ -21,7 +20,8 @@ from kprobe_exporter.grammar.evaluate import (
 )
 from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
 from kprobe_exporter.grammar.fetch import MOST_ARGS, FetchArg, check_name, inner_path, parse_fetch
-from kprobe_exporter.grammar.filter import DURATION, KERNEL_WORDS, parse_filter
+from kprobe_exporter.grammar.filter import KERNEL_WORDS, parse_filter
+from kprobe_exporter.grammar.formula import DURATION, Comparison, split
 from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.members import is_path, split_type
 from kprobe_exporter.grammar.place import BASES
@@ -316,7 +316,7 @@ def _in_halves(attach: Attach) -> Attach:
     if attach.filter is not None:
         # Its name, its CPU and fetched values may change in a call; the thread's id does not.
         parsed = parse_filter(attach.filter, fractions=True)
-        early, late = split_filter(parsed, lambda part: part.fields == {"common_pid"})
+        early, late = split(parsed, lambda part: part.fields == {"common_pid"})
     in_kernel = early.render() if early else None
     read = attach.target.kind is Kind.SYSCALL and attach.returns is not None and attach.returns.fetch
     returned = {"return": "ret"} if read else {}

@@ -6,7 +6,7 @@ from kprobe_exporter.config.sites import BUILT_IN, Alternatives
 from kprobe_exporter.config.values import NO_STACK, Stacks
 from kprobe_exporter.config.wording import quote
 from kprobe_exporter.config.yaml_source import Report
-from kprobe_exporter.grammar.formula import COMPUTED
+from kprobe_exporter.grammar.evaluate import COMPUTED
 
 NOT_WEIGHTS = BUILT_IN - {"return", "duration"}
 """Fields that every event has, and whose sum says nothing."""

@@ -82,7 +82,11 @@ class Metric:
     @property
     def where_parts(self) -> tuple[Node | None, Node | None]:
         """The parts of ``where`` that fields alone decide, and those that labels do."""
-        return (None, None) if self.where is None else split(parse_formula(self.where), self.selecting)
+        return (
+            (None, None)
+            if self.where is None
+            else split(parse_formula(self.where), lambda part: part.fields.isdisjoint(self.selecting))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.expression import FetchSite, Need
 from kprobe_exporter.grammar.fetch import FetchArg, Word, check_arguments, parse_arguments
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import Node
 from kprobe_exporter.grammar.lexis import NAME, fail, kernel_number, part_of, refuse_forbidden
 from kprobe_exporter.grammar.place import (
     BASES,
@@ -60,7 +60,7 @@ class Definition:
     event: str | None = None
     maxactive: int | None = None
     args: tuple[FetchArg, ...] = ()
-    filter: Filter | None = None
+    filter: Node | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -239,7 +239,7 @@ def _site(kind: ProbeKind, place: Place, returns: bool) -> FetchSite:
     return FetchSite(_SITES[kind], returns and entry, entry)  # type: ignore[arg-type]
 
 
-def _split_filter(kind: ProbeKind, words: list[Word], text: str) -> tuple[list[Word], Filter | None]:
+def _split_filter(kind: ProbeKind, words: list[Word], text: str) -> tuple[list[Word], Node | None]:
     """Split off the filter after ``if``, whose words the kernel joins with single spaces."""
     at = next((i for i, word in enumerate(words) if word.text == "if"), None)
     if at is None or kind is not ProbeKind.EPROBE:

@@ -1,16 +1,19 @@
-"""Event filters, checked against the fields of an event; and the patterns of strings.
+"""Filters and expressions: checked against the fields of an event, and as conditions that can be evaluated.
 
-The semantics are those of kernel/trace/trace_events_filter.c, with the patterns of lib/glob.c, but numbers
-are not truncated: the agent's fields have been read by their types.
+Comparisons mean what they mean in kernel/trace/trace_events_filter.c, with the patterns of lib/glob.c, but
+numbers are not truncated: the agent's fields have been read by their types.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from decimal import Decimal
 from typing import Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.grammar.condition import Comparison
 from kprobe_exporter.grammar.fetch import FetchArg
+from kprobe_exporter.grammar.formula import DURATION, Comparison, Name, Node, Number, Operation, Text
 from kprobe_exporter.grammar.lexis import LONG_MAX
+from kprobe_exporter.model.condition import SHIFTS, Condition
 
 Value: TypeAlias = int | float | bytes | None
 Matcher: TypeAlias = Callable[[bytes], bool]
@@ -38,6 +41,7 @@ class FieldType(NamedTuple):
 STRING = FieldType("string")
 FLOAT = FieldType("float")
 OTHER = FieldType("other")
+COMPUTED = FieldType("computed")
 COMM = FieldType("chars", 16)
 CPU = FieldType("cpu", 4, signed=True)
 
@@ -86,6 +90,101 @@ def _number_problem(part: Comparison, value: int | float, known: FieldType) -> s
     if not known.signed and str(part.written or value).startswith("-"):  # kstrtoull() refuses -0 too
         return f"{part.name!r} is unsigned, give it a signed type or compare it with no less than 0"
     return ""
+
+
+def wrong_types(tree: Node, types: Mapping[str, FieldType | None]) -> Iterator[tuple[int, str]]:
+    """Yield the mistakes that the types of the fields show: the column, and a sentence.
+
+    The type of a field that is not in ``types``, or None there, is unknown.
+    """
+    match tree:
+        case Comparison():
+            yield from _wrong_comparison(tree, types.get(tree.name))
+        case Text():
+            yield tree.column, 'a string can only be compared, as in FIELD == "text"'
+        case Number(is_whole=False):
+            yield (
+                tree.column,
+                f"{tree.written} is no whole number: only 'duration' is compared with a fraction",
+            )
+        case Name(name=name) if known := types.get(name):
+            if known.is_string:
+                yield tree.column, f"{name!r} is a string, which can only be compared with one in quotes"
+            elif known.kind == "other":
+                yield tree.column, f"{name!r} is an array, it cannot be computed with"
+        case Operation("/" | "%", (_, Number(value=0) as literal)):
+            yield literal.column, "this divides by zero"
+        case Operation(sign, (_, Number() as literal)) if sign in SHIFTS and not 0 <= literal.value <= 63:
+            yield literal.column, f"64 bits are shifted by 0 to 63, not by {literal.written}"
+    for part in tree.parts:
+        yield from wrong_types(part, types)
+
+
+def _wrong_comparison(compared: Comparison, known: FieldType | None) -> Iterator[tuple[int, str]]:
+    timed = compared.name == DURATION or known is COMPUTED
+    if compared.time and not timed:
+        yield compared.value_column, f"{compared.name!r} is no time, only {DURATION!r} is"
+    elif known and not (known is COMPUTED and compared.time) and (why := wrong_comparison(compared, known)):
+        yield compared.column, why
+
+
+def as_condition(tree: Node) -> Condition:
+    """Return an expression as a condition, in which times are nanoseconds."""
+    match tree:
+        case Operation("&&" | "||" as sign, operands):
+            return ("all" if sign == "&&" else "any"), tuple(map(as_condition, operands))
+        case Operation("!", (operand,)):
+            return "not", as_condition(operand)
+        case Comparison():
+            return _compared(in_nanoseconds(tree))
+    return as_number(tree)
+
+
+def as_number(tree: Node) -> Condition:
+    """Return an expression as a value that is computed."""
+    if isinstance(tree, Comparison) and tree.operator == "&" and not isinstance(tree.value, str):
+        tree = Operation("&", (Name(tree.name), tree.literal))
+    match tree:
+        case Name(name=name):
+            return "field", name
+        case Number(value=value, time=time):
+            return "constant", int(Decimal(str(value)).scaleb(9)) if time else int(value)
+        case Operation("-" | "~" as sign, (operand,)):
+            return "unary", sign, as_number(operand)
+        case Operation("?:", (test, yes, no)):
+            return "if", as_condition(test), as_number(yes), as_number(no)
+        case Operation(sign, (left, right)) if sign not in ("&&", "||"):
+            return "binary", sign, as_number(left), as_number(right)
+    return as_condition(tree)
+
+
+def filter_condition(tree: Node) -> Condition:
+    """Return a filter as a condition, in which each number is as it is written."""
+    match tree:
+        case Operation("!", (operand,)):
+            return "not", filter_condition(operand)
+        case Operation(sign, operands):
+            return ("all" if sign == "&&" else "any"), tuple(map(filter_condition, operands))
+    assert isinstance(tree, Comparison)
+    return _compared(tree)
+
+
+def in_nanoseconds(part: Comparison) -> Comparison:
+    """Return a comparison with its duration converted from seconds to nanoseconds, the unit of records."""
+    if part.name != DURATION or isinstance(part.value, str):
+        return part
+    # Decimal keeps what is written: 1.1e-6 s is 1100 ns, which a product of floats may miss by a bit.
+    return replace(part, value=float(Decimal(str(part.value)).scaleb(9)))
+
+
+def _compared(part: Comparison) -> Condition:
+    """Return a comparison of a field with a literal."""
+    value = part.value
+    if isinstance(value, str):
+        if part.operator == "~":
+            return "match", part.name, matcher(value, True)
+        return "text", part.name, part.operator, value.encode()
+    return "number", part.name, part.operator, value
 
 
 def matcher(pattern: str, is_pattern: bool) -> Matcher:

@@ -4,21 +4,18 @@ import re
 from decimal import Decimal
 from typing import NoReturn
 
-from kprobe_exporter.grammar.condition import Comparison, Filter, Not, Operator, both, either
+from kprobe_exporter.grammar.formula import DURATION, Comparison, Node, Operation, Operator, logical
 from kprobe_exporter.grammar.lexis import LONG_MIN, SECONDS, fail, kernel_number, refuse_forbidden
+from kprobe_exporter.grammar.precedence import PrecedenceParser, Token
 
 LONGEST = 4094  # bytes of a filter: event_filter_write() takes less than a page, and a newline may follow
 LONGEST_STRING = 255  # bytes between quotes: MAX_FILTER_STR_VAL of include/linux/trace_events.h less the NUL
-DEEPEST = 50  # levels of nested parentheses; the kernel has no limit of its own
 
 KERNEL_WORDS = {"common_comm": "COMM", "common_cpu": "CPU"}
 """Our fields, and the kernel's words for them in filters, which no event uses for a field of its own."""
 
-DURATION = "duration"
-"""The agent's field that is a time: seconds from the first event of a call or a pair to the last."""
 
-
-def parse_filter(text: str, *, fractions: bool = False) -> Filter:
+def parse_filter(text: str, *, fractions: bool = False) -> Node:
     """Parse a filter; raises GrammarError.
 
     Whether the fields exist is not checked here: see ``check_fields`` of ``evaluate``. ``fractions`` allows
@@ -40,6 +37,7 @@ def in_kernels_words(text: str) -> str:
 
 _FIELD = re.compile(r"[A-Za-z0-9_]+")
 _OPERATOR = re.compile(r"~|!=|==|<=|<|>=|>|&(?!&)")
+_SIGN = re.compile(r"\|\||&&|[()]")
 _NOT = re.compile(r"!(?![=~])")
 _DIGITS = re.compile(r"-?[A-Za-z0-9]*")
 _FRACTION = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -61,73 +59,54 @@ _INSTEAD = {
 }
 
 
-class _Parser:
-    """Recursive descent parser of one text; ``at`` is the start of the next word, after any blanks."""
+class _Parser(PrecedenceParser[Node]):
+    """``at`` is the start of the next word, after any blanks; only signs and the end are tokens."""
+
+    nested = "parentheses can be"
 
     def __init__(self, text: str, fractions: bool) -> None:
-        self.text, self.fractions = text, fractions
-        self.at = self.depth = 0
+        super().__init__(text, [])
+        self.fractions = fractions
         self.skip(0)
+
+    @property
+    def token(self) -> Token:
+        sign = _SIGN.match(self.text, self.at)
+        kind = "sign" if sign else "word" if self.at < len(self.text) else "end"
+        return Token(kind, sign[0] if sign else "", self.at)
+
+    def advance(self) -> Token:
+        token = self.token
+        self.skip(len(token.text))
+        return token
 
     def skip(self, length: int) -> None:
         self.at = len(self.text) - len(self.text[self.at + length :].lstrip(" \t"))
 
-    def take(self, word: str) -> bool:
-        if not self.text.startswith(word, self.at):
-            return False
-        self.skip(len(word))
-        return True
-
-    def whole(self) -> Filter:
+    def whole(self) -> Node:
         if self.at == len(self.text):
             fail("the filter is empty, write FIELD OPERATOR VALUE, such as count > 4096", self.text)
-        result = self.either()
-        if self.at < len(self.text):
-            self.fail_between()
-        return result
+        return super().whole()
 
-    def fail_between(self) -> NoReturn:
+    def fail_after(self) -> NoReturn:
         if self.text[self.at] == ")":
-            fail("this ')' has no '('", self.text, self.at)
+            super().fail_after()
         found = f"{self.text[self.at :].split()[0]!r}"
         fail(f"there must be && or || before {found}", self.text, self.at)
 
-    def either(self) -> Filter:
-        result = self.both()
-        while self.take("||"):
-            result = either(result, self.both())
-        return result
+    def joined(self, sign: Token, left: Node, right: Node) -> Node:
+        return logical(sign.text, left, right)
 
-    def both(self) -> Filter:
-        result = self.unary()
-        while self.take("&&"):
-            result = both(result, self.unary())
-        return result
-
-    def unary(self) -> Filter:
+    def unary(self) -> Node:
         """``!`` binds to one comparison or parenthesis, as in is_not() and predicate_parse()."""
-        inverted = False
+        inverted, column = False, self.at
         while _NOT.match(self.text, self.at):
             self.skip(1)
             inverted = not inverted
-        result = self.group() if self.text.startswith("(", self.at) else self.comparison()
-        return Not(result) if inverted else result
+        result = self.group(self.advance()) if self.token.text == "(" else self.comparison()
+        return Operation("!", (result,), column=column) if inverted else result
 
-    def group(self) -> Filter:
-        start = self.at
-        if self.depth == DEEPEST:
-            fail(f"parentheses can be {DEEPEST} deep, not more", self.text, start)
-        self.depth += 1
-        self.skip(1)
-        result = self.either()
-        self.depth -= 1
-        if self.at == len(self.text):
-            fail("this '(' has no ')'", self.text, start)
-        if not self.take(")"):
-            self.fail_between()
-        return result
-
-    def comparison(self) -> Filter:
+    def comparison(self) -> Node:
         found = _FIELD.match(self.text, self.at)
         if not found:
             fail("a field's name must be here, as in count > 4096", self.text, self.at)
@@ -138,17 +117,19 @@ class _Parser:
             self.fail_operator(name)
         self.skip(len(operator[0]))
         sign: Operator = operator[0]  # type: ignore[assignment]  # the pattern matches only operators
-        if self.text.startswith(('"', "'"), self.at):
-            return Comparison(name, sign, self.string(sign), column=column)
-        time = _TIME.match(self.text, self.at)
-        if time and self.fractions and sign not in ("~", "&"):
+        start, time = self.at, _TIME.match(self.text, self.at)
+        value: int | float | str
+        written, unit = "", ""
+        if self.text.startswith(('"', "'"), start):
+            value = self.string(sign)
+        elif time and self.fractions and sign not in ("~", "&"):
             if name != DURATION:
-                fail(f"{name!r} is no time, only {DURATION!r} is", self.text, self.at)
+                fail(f"{name!r} is no time, only {DURATION!r} is", self.text, start)
             self.skip(len(time[0]))
-            seconds = seconds_of(time[0])
-            return Comparison(name, sign, float(seconds), f"{seconds:f}", time[0], column)
-        value, written = self.number(sign)
-        return Comparison(name, sign, value, written, column=column)
+            value, written, unit = float(seconds_of(time[0])), f"{seconds_of(time[0]):f}", time[0]
+        else:
+            value, written = self.number(sign)
+        return Comparison(name, sign, value, written, unit, column=column, value_column=start)
 
     def fail_operator(self, name: str) -> NoReturn:
         rest = self.text[self.at :]

@@ -1,28 +1,33 @@
-"""The syntax tree of an expression of ``let``, ``where`` or ``value``, and the mistakes in it."""
+"""The syntax tree of filters, and of the expressions of ``let``, ``where`` and ``value``."""
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Operator, Or
-from kprobe_exporter.grammar.evaluate import FieldType, matcher, wrong_comparison
-from kprobe_exporter.grammar.filter import DURATION
 from kprobe_exporter.grammar.lexis import fail
-from kprobe_exporter.model.condition import COMPARISONS, SHIFTS, Condition
+from kprobe_exporter.model.condition import COMPARISONS
+
+Operator: TypeAlias = Literal["~", "!=", "==", "<=", "<", ">=", ">", "&"]
+"""The operators that compare a field with a literal."""
 
 MOST_NODES = 2000
 """Nodes of an expression in which each ``let`` stands for its own expression."""
 
-COMPUTED = FieldType("computed")
-"""The type of a field that is computed: a number of 64 bits."""
+DURATION = "duration"
+"""The agent's field that is a time: seconds from the first event of a call or a pair to the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A part of an expression; ``column`` is where it begins in its text, counted from 0."""
 
-    column: int
+    column: int = field(default=0, compare=False, kw_only=True)
+
+    @property
+    def start(self) -> int:
+        """The column of its first character."""
+        return self.column
 
     @property
     def parts(self) -> "tuple[Node, ...]":
@@ -36,18 +41,35 @@ class Node:
             yield from part.walk()
 
     @property
-    def names(self) -> "Iterator[Name]":
-        """All names in it, from left to right."""
-        return (node for node in self.walk() if isinstance(node, Name))
+    def comparisons(self) -> "tuple[Comparison, ...]":
+        """All comparisons of fields with literals, from left to right."""
+        return tuple(node for node in self.walk() if isinstance(node, Comparison))
+
+    @property
+    def names(self) -> "Iterator[Name | Comparison]":
+        """All parts that have a name, from left to right."""
+        return (node for node in self.walk() if isinstance(node, Name | Comparison))
 
     @property
     def fields(self) -> frozenset[str]:
         """The names in it, each once."""
         return frozenset(node.name for node in self.names)
 
-    def insert(self, trees: "Mapping[str, Node]") -> "Node":
-        """Return the expression with each name in ``trees`` replaced by its tree."""
-        return self
+    def with_leaves(self, one: "Callable[[Node], Node]") -> "Node":
+        """Return the expression with each part that has no operands replaced by the result of ``one``."""
+        return one(self)
+
+    def change(self, one: "Callable[[Comparison], Node]") -> "Node":
+        """Return the expression with each comparison replaced by the result of ``one``."""
+        return self.with_leaves(lambda leaf: one(leaf) if isinstance(leaf, Comparison) else leaf)
+
+    def rename(self, names: Mapping[str, str]) -> "Node":
+        """Return the filter with the fields in ``names`` renamed."""
+        return self.change(lambda part: replace(part, name=names.get(part.name, part.name)))
+
+    def render(self) -> str:
+        """Return a filter as one line for the kernel, which ``parse_filter`` parses into an equal one."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +77,6 @@ class Name(Node):
     """The name of a field, of a ``let``, or of a label."""
 
     name: str
-
-    def insert(self, trees: Mapping[str, Node]) -> Node:
-        return trees.get(self.name, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,53 +101,45 @@ class Text(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Unary(Node):
-    """``-``, ``~`` or ``!`` and an operand."""
+class Comparison(Node):
+    """``FIELD OPERATOR VALUE``, at the field's column.
 
-    operator: str
-    operand: Node
+    ``written`` is a number's original spelling, such as ``0x40``. ``time`` is that of a number with a unit of
+    time, such as ``10ms``, whose ``value`` is in seconds. ``value_column`` is where the value begins.
+    """
+
+    name: str
+    operator: Operator
+    value: int | float | str
+    written: str = field(default="", compare=False)
+    time: str = field(default="", compare=False)
+    value_column: int = field(default=0, compare=False, kw_only=True)
 
     @property
-    def parts(self) -> tuple[Node, ...]:
-        return (self.operand,)
+    def start(self) -> int:
+        return min(self.column, self.value_column)
 
-    def insert(self, trees: Mapping[str, Node]) -> Node:
-        return replace(self, operand=self.operand.insert(trees))
+    @property
+    def literal(self) -> Number | Text:
+        """The value as a node of its own."""
+        if isinstance(self.value, str):
+            return Text(self.value, column=self.value_column)
+        return Number(self.value, self.written, self.time, column=self.value_column)
+
+    def render(self) -> str:
+        if isinstance(self.value, str):
+            quote = "'" if '"' in self.value else '"'
+            return f"{self.name} {self.operator} {quote}{self.value}{quote}"
+        return f"{self.name} {self.operator} {self.written or self.value}"
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Node):
-    """An operator of C between two operands; ``min`` and ``max`` too, and ``~``, which matches a pattern."""
+class Operation(Node):
+    """An operator and its operands.
 
-    operator: str
-    left: Node
-    right: Node
-
-    @property
-    def parts(self) -> tuple[Node, ...]:
-        return self.left, self.right
-
-    def insert(self, trees: Mapping[str, Node]) -> Node:
-        return replace(self, left=self.left.insert(trees), right=self.right.insert(trees))
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """The comparison of a field with a literal that this is, as in the kernel's filters; else None."""
-        if not isinstance(self.left, Name) or self.operator not in {*COMPARISONS, "~", "&"}:
-            return None
-        name, sign, column = self.left.name, self.operator, self.left.column
-        operator: Operator = sign  # type: ignore[assignment]  # it is one of those above
-        if isinstance(self.right, Text):
-            return Comparison(name, operator, self.right.text, column=column)
-        if not isinstance(self.right, Number) or operator == "~":
-            return None
-        number = self.right
-        return Comparison(name, operator, number.value, number.written, number.time, column)
-
-
-@dataclass(frozen=True, slots=True)
-class Logical(Node):
-    """``&&`` or ``||`` between two or more operands."""
+    ``&&`` and ``||`` have two or more, never another one of the same operator. ``!``, ``-`` and ``~`` have
+    one; ``?:`` has three, of which only the chosen one is computed; C's others, ``min`` and ``max`` have two.
+    """
 
     operator: str
     operands: tuple[Node, ...]
@@ -137,150 +148,79 @@ class Logical(Node):
     def parts(self) -> tuple[Node, ...]:
         return self.operands
 
-    def insert(self, trees: Mapping[str, Node]) -> Node:
-        return replace(self, operands=tuple(operand.insert(trees) for operand in self.operands))
+    def with_leaves(self, one: Callable[[Node], Node]) -> Node:
+        return replace(self, operands=tuple(operand.with_leaves(one) for operand in self.operands))
+
+    def render(self) -> str:
+        grouped = (Operation,) if self.operator == "!" else ()
+        parts = [
+            f"({part.render()})"
+            if isinstance(part, grouped) or (isinstance(part, Operation) and part.operator == "||")
+            else part.render()
+            for part in self.operands
+        ]
+        return f"!{parts[0]}" if self.operator == "!" else f" {self.operator} ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice(Node):
-    """``if(TEST, YES, NO)``, which is ``TEST ? YES : NO``; only the chosen one is computed."""
-
-    test: Node
-    yes: Node
-    no: Node
-
-    @property
-    def parts(self) -> tuple[Node, ...]:
-        return self.test, self.yes, self.no
-
-    def insert(self, trees: Mapping[str, Node]) -> Node:
-        return replace(
-            self, test=self.test.insert(trees), yes=self.yes.insert(trees), no=self.no.insert(trees)
-        )
+def logical(operator: str, *operands: Node) -> Operation:
+    """Return the operands with ``&&`` or ``||`` between them."""
+    flat = (part for operand in operands for part in _operands(operand, operator))
+    return Operation(operator, tuple(flat), column=operands[0].start)
 
 
-def wrong_types(tree: Node, types: Mapping[str, FieldType | None]) -> Iterator[tuple[int, str]]:
-    """Yield the mistakes that the types of the fields show: the column, and a sentence.
-
-    The type of a field that is not in ``types``, or None there, is unknown.
-    """
-    if isinstance(tree, Binary) and (compared := tree.comparison):
-        yield from _wrong_comparison(compared, types.get(compared.name), tree)
-        return
-    if isinstance(tree, Text):
-        yield tree.column, 'a string can only be compared, as in FIELD == "text"'
-    elif isinstance(tree, Number) and not tree.is_whole:
-        yield tree.column, f"{tree.written} is no whole number: only 'duration' is compared with a fraction"
-    elif isinstance(tree, Name) and (known := types.get(tree.name)) is not None:
-        if known.is_string:
-            yield tree.column, f"{tree.name!r} is a string, which can only be compared with one in quotes"
-        elif known.kind == "other":
-            yield tree.column, f"{tree.name!r} is an array, it cannot be computed with"
-    elif isinstance(tree, Binary) and isinstance(literal := tree.right, Number):
-        if tree.operator in ("/", "%") and literal.value == 0:
-            yield literal.column, "this divides by zero"
-        elif tree.operator in SHIFTS and not 0 <= literal.value <= 63:
-            yield literal.column, f"64 bits are shifted by 0 to 63, not by {literal.written}"
-    for part in tree.parts:
-        yield from wrong_types(part, types)
+def _operands(tree: Node, operator: str) -> tuple[Node, ...]:
+    return tree.operands if isinstance(tree, Operation) and tree.operator == operator else (tree,)
 
 
-def _wrong_comparison(
-    compared: Comparison, known: FieldType | None, tree: Binary
-) -> Iterator[tuple[int, str]]:
-    timed = compared.name == DURATION or known is COMPUTED
-    if compared.time and not timed:
-        yield tree.right.column, f"{compared.name!r} is no time, only {DURATION!r} is"
-    elif known and not (known is COMPUTED and compared.time) and (why := wrong_comparison(compared, known)):
-        yield compared.column, why
+def binary(operator: str, left: Node, right: Node) -> Node:
+    """Return two operands with an operator between them; a Comparison of a field with a literal."""
+    if isinstance(left, Name) and operator in {*COMPARISONS, "~", "&"}:
+        name, column, behind = left.name, left.column, right.column
+        sign: Operator = operator  # type: ignore[assignment]  # it is one of those above
+        match right:
+            case Text(text=text):
+                return Comparison(name, sign, text, column=column, value_column=behind)
+            case Number(value=value, written=written, time=time) if operator != "~":
+                return Comparison(name, sign, value, written, time, column=column, value_column=behind)
+    return Operation(operator, (left, right), column=min(left.start, right.start))
 
 
 def insert(tree: Node, trees: Mapping[str, Node]) -> Node:
     """Return the expression with each ``let`` in ``trees`` in place of its name. Raises GrammarError."""
+
+    def inserted(leaf: Node) -> Node:
+        if isinstance(leaf, Comparison) and leaf.name in trees:
+            return binary(leaf.operator, trees[leaf.name], leaf.literal)
+        return trees.get(leaf.name, leaf) if isinstance(leaf, Name) else leaf
+
     size = sum(_size(trees[node.name]) if node.name in trees else 1 for node in tree.names)
     if size > MOST_NODES:
         raise GrammarError(f"with all that its names stand for, this has more than {MOST_NODES} parts")
-    return tree.insert(trees)
-
-
-def split(tree: Node, names: Collection[str]) -> tuple[Node | None, Node | None]:
-    """Return the operands of ``&&`` that name none of ``names``, and those that do; None for none of them."""
-    operands = tree.operands if isinstance(tree, Logical) and tree.operator == "&&" else (tree,)
-    without = [operand for operand in operands if operand.fields.isdisjoint(names)]
-    rest = [operand for operand in operands if not operand.fields.isdisjoint(names)]
-    return _joined(without), _joined(rest)
-
-
-def _joined(operands: list[Node]) -> Node | None:
-    if len(operands) < 2:
-        return operands[0] if operands else None
-    return Logical(operands[0].column, "&&", tuple(operands))
+    return tree.with_leaves(inserted)
 
 
 def _size(tree: Node) -> int:
-    return sum(1 for _ in tree.walk())
+    return sum(3 if isinstance(node, Comparison) else 1 for node in tree.walk())
 
 
-def as_filter(tree: Node) -> Filter:
-    """Return an expression as a filter of the kernel's. Raises GrammarError for what these do not have."""
-    if isinstance(tree, Logical):
-        operands = tuple(as_filter(operand) for operand in tree.operands)
-        return And(operands) if tree.operator == "&&" else Or(operands)
-    if isinstance(tree, Unary) and tree.operator == "!":
-        return Not(as_filter(tree.operand))
-    compared = tree.comparison if isinstance(tree, Binary) else None
-    if compared is None:
+def split(whole: Node, wanted: Callable[[Node], bool]) -> tuple[Node | None, Node | None]:
+    """Split an expression into the operands of ``&&`` that are ``wanted`` and the rest.
+
+    It is true if both parts are. A part without operands is None.
+    """
+    parts = _operands(whole, "&&")
+    return _all([part for part in parts if wanted(part)]), _all([part for part in parts if not wanted(part)])
+
+
+def _all(operands: list[Node]) -> Node | None:
+    return logical("&&", *operands) if len(operands) > 1 else next(iter(operands), None)
+
+
+def as_filter(tree: Node) -> Node:
+    """Return an expression that is a filter of the kernel's. Raises GrammarError for another one."""
+    if isinstance(tree, Operation) and tree.operator in ("&&", "||", "!"):
+        for operand in tree.operands:
+            as_filter(operand)
+    elif not isinstance(tree, Comparison):
         fail("the kernel compares fields with numbers and strings, and computes nothing", "", tree.column)
-    return compared
-
-
-def as_condition(tree: Node) -> Condition:
-    """Return an expression as a condition, in which times are nanoseconds."""
-    match tree:
-        case Logical(operator=operator, operands=operands):
-            return ("all" if operator == "&&" else "any"), tuple(map(as_condition, operands))
-        case Unary(operator="!", operand=operand):
-            return "not", as_condition(operand)
-        case Binary() if compared := tree.comparison:
-            return compared_field(in_nanoseconds(compared))
-    return as_number(tree)
-
-
-def in_nanoseconds(part: Comparison) -> Comparison:
-    """Return a comparison with its duration converted from seconds to nanoseconds, the unit of records."""
-    if part.name != DURATION or isinstance(part.value, str):
-        return part
-    # Decimal keeps what is written: 1.1e-6 s is 1100 ns, which a product of floats may miss by a bit.
-    return replace(part, value=float(Decimal(str(part.value)).scaleb(9)))
-
-
-def compared_field(part: Comparison) -> Condition:
-    """Return a comparison of a field with a literal."""
-    value = part.value
-    if isinstance(value, str):
-        if part.operator == "~":
-            return "match", part.name, matcher(value, True)
-        return "text", part.name, part.operator, value.encode()
-    return "number", part.name, part.operator, value
-
-
-def as_number(tree: Node) -> Condition:
-    """Return an expression as a value that is computed."""
-    match tree:
-        case Name(name=name):
-            return "field", name
-        case Number(value=value, time=time):
-            return "constant", int(Decimal(str(value)).scaleb(9)) if time else int(value)
-        case Unary(operator="-" | "~" as operator, operand=operand):
-            return "unary", operator, as_number(operand)
-        case Binary(operator=operator, left=left, right=right) if _computes(tree):
-            return "binary", operator, as_number(left), as_number(right)
-        case Choice(test=test, yes=yes, no=no):
-            return "if", as_condition(test), as_number(yes), as_number(no)
-    return as_condition(tree)
-
-
-def _computes(tree: Binary) -> bool:
-    """Whether it gives a number: every operator does but the comparison of a field with a literal."""
-    compared = tree.comparison
-    return compared is None or (compared.operator == "&" and not isinstance(compared.value, str))
+    return tree

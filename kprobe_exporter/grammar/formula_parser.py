@@ -1,31 +1,34 @@
 """Parser of the expressions of ``let``, ``where`` and ``value``: C's operators, and strings."""
 
 import re
-from typing import NamedTuple, NoReturn
+from collections.abc import Mapping
+from typing import NoReturn
 
-from kprobe_exporter.errors import one_line
-from kprobe_exporter.grammar.filter import DEEPEST, LONGEST, LONGEST_STRING, seconds_of
-from kprobe_exporter.grammar.formula import Binary, Choice, Logical, Name, Node, Number, Text, Unary
+from kprobe_exporter.errors import GrammarError, one_line
+from kprobe_exporter.grammar.filter import LONGEST, LONGEST_STRING, seconds_of
+from kprobe_exporter.grammar.formula import (
+    Name,
+    Node,
+    Number,
+    Operation,
+    Text,
+    binary,
+    insert,
+    logical,
+)
 from kprobe_exporter.grammar.lexis import LONG_MIN, closest, fail, kernel_number
+from kprobe_exporter.grammar.precedence import MOST_CHAINED, PrecedenceParser, Token, tokens
 from kprobe_exporter.model.condition import COMPARISONS
 
-MOST_CHAINED = 200
-"""Operators in a row without parentheses, other than ``&&`` and ``||``."""
-
 _TOKEN = re.compile(
-    r"(?P<time>[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ns|us|ms|s|m|h)(?![\w.]))"
+    r"(?!--|\+\+|->)(?:(?P<time>[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ns|us|ms|s|m|h)(?![\w.]))"
     r"|(?P<fraction>[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)(?![\w.]))"
     r"|(?P<number>[0-9]\w*)"
     r"|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<string>\"[^\"]*\"|'[^']*')"
-    r"|(?P<sign>&&|\|\||==|!=|<=|>=|<<|>>|[-+*/%&|^~!<>?:(),])",
+    r"|(?P<sign>&&|\|\||==|!=|<=|>=|<<|>>|[-+*/%&|^~!<>?:(),]))",
     re.ASCII,
 )
-_BLANKS = re.compile(r"[ \t\r\n]*")
-
-_LEVELS = ("||", "&&", "|", "^", "&", "== != ~", "< <= > >=", "<< >>", "+ -", "* / %")
-PRECEDENCE = {sign: level for level, signs in enumerate(_LEVELS, 1) for sign in signs.split()}
-"""The precedence of each binary operator, as in C; ``~`` compares as ``==`` does."""
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
@@ -33,16 +36,10 @@ _FUNCTIONS = {"min": 2, "max": 2, "if": 3}
 """The functions, with the least number of their arguments."""
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    column: int
-
-
 def parse_formula(text: str) -> Node:
     """Parse an expression; raises GrammarError.
 
-    Whether its names exist, and their types, are not checked here: see ``wrong_types`` of ``formula``.
+    Whether its names exist, and their types, are not checked here: see ``wrong_types`` of ``evaluate``.
 
     The kernel's filters are expressions too, with the same meaning. So ``!`` before the comparison of a field
     with a literal negates that, where C would negate the field; before anything else that continues with an
@@ -50,145 +47,59 @@ def parse_formula(text: str) -> Node:
     """
     if len(text.encode(errors="surrogatepass")) > LONGEST:
         fail(f"the expression is longer than {LONGEST} bytes", text, LONGEST)
-    parser = _Parser(text, _tokens(text))
+    parser = _Parser(text, tokens(text, _TOKEN, _fail_character))
     if parser.token.kind == "end":
         fail("the expression is empty, write one such as count > 4096", text)
-    tree = parser.choice()
-    if parser.token.kind != "end":
-        parser.fail_after()
-    return tree
+    return parser.whole()
 
 
-def _tokens(text: str) -> list[_Token]:
-    tokens: list[_Token] = []
-    at = _BLANKS.match(text).end()  # type: ignore[union-attr]  # it matches the empty string
-    while at < len(text):
-        if text.startswith(("--", "++"), at):
-            fail(
-                f"{text[at : at + 2]!r} has no meaning here, write {text[at]} once or a blank between",
-                text,
-                at,
-            )
-        found = _TOKEN.match(text, at)
-        if found is None or text.startswith("->", at):
-            _fail_character(text, at, tokens)
-        tokens.append(_Token(found.lastgroup or "", found[0], at))
-        at = _BLANKS.match(text, found.end()).end()  # type: ignore[union-attr]
-    return [*tokens, _Token("end", "", len(text))]
-
-
-def _fail_character(text: str, at: int, tokens: list[_Token]) -> NoReturn:
+def _fail_character(text: str, at: int, before: list[Token]) -> NoReturn:
     char = text[at]
+    if text.startswith(("--", "++"), at):
+        fail(f"{char * 2!r} has no meaning here, write {char} once or a blank between", text, at)
     if char in "\"'":
         fail(f"the closing {char} of this string is missing", text, at)
-    if char == "=" and tokens and tokens[-1].kind == "name":
-        fail(f"after {tokens[-1].text!r} must come an operator, equality is ==", text, at)
-    if char in ".-" and tokens and tokens[-1].kind == "name":
+    if char == "=" and before and before[-1].kind == "name":
+        fail(f"after {before[-1].text!r} must come an operator, equality is ==", text, at)
+    if char in ".-" and before and before[-1].kind == "name":
         fail("an expression has no members: fetch them under names of their own", text, at)
     fail(f"{one_line(char)!r} has no meaning in an expression", text, at)
 
 
-class _Parser:
-    """Recursive descent by precedence; ``token`` is the next one."""
+class _Parser(PrecedenceParser[Node]):
+    signs = frozenset("-+~!")
 
-    def __init__(self, text: str, tokens: list[_Token]) -> None:
-        self.text, self.tokens = text, tokens
-        self.at = self.depth = 0
+    def chosen(self, test: Node, yes: Node, no: Node) -> Node:
+        return Operation("?:", (test, yes, no), column=test.start)
 
-    @property
-    def token(self) -> _Token:
-        return self.tokens[self.at]
-
-    def take(self, sign: str) -> bool:
-        if self.token.kind != "sign" or self.token.text != sign:
-            return False
-        self.at += 1
-        return True
-
-    def expect(self, sign: str, opened: _Token) -> None:
-        if self.take(sign):
-            return
-        if self.token.kind == "end":
-            fail(f"this {opened.text!r} has no {sign!r}", self.text, opened.column)
-        self.fail_after()
-
-    def fail_after(self) -> NoReturn:
-        """Refuse a token that comes where an operator must be."""
-        token = self.token
-        if token.text == ")":
-            fail("this ')' has no '('", self.text, token.column)
-        if token.text in (",", ":"):
-            fail(f"this {token.text!r} belongs to no function or choice", self.text, token.column)
-        fail(f"there must be an operator before {one_line(token.text)!r}", self.text, token.column)
-
-    def deeper(self, column: int) -> None:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            fail(f"parts can be nested {DEEPEST} deep, not more", self.text, column)
-
-    def choice(self) -> Node:
-        """An operand of the lowest level, and perhaps ``? YES : NO`` after it."""
-        test, opened = self.binary(1), self.token
-        if not self.take("?"):
-            return test
-        self.deeper(opened.column)
-        yes = self.choice()
-        self.expect(":", opened)
-        no = self.choice()
-        self.depth -= 1
-        return Choice(test.column, test, yes, no)
-
-    def binary(self, lowest: int) -> Node:
-        """Operands joined by operators of the level ``lowest`` or higher ones, which bind closer."""
-        left, chained = self.unary(), 0
-        while (level := self.level()) >= lowest:
-            sign = self.token
-            self.at += 1
-            chained += level > 2
-            if chained > MOST_CHAINED:
-                fail(f"more than {MOST_CHAINED} operators in a row: use parentheses", self.text, sign.column)
-            left = self.joined(sign, left, self.binary(level + 1))
-        return left
-
-    def level(self) -> int:
-        """Return the level of the operator that comes next, 0 if none does."""
-        return PRECEDENCE.get(self.token.text, 0) if self.token.kind == "sign" else 0
-
-    def joined(self, sign: _Token, left: Node, right: Node) -> Node:
+    def joined(self, sign: Token, left: Node, right: Node) -> Node:
         operator = sign.text
         if operator in ("&&", "||"):
-            return Logical(left.column, operator, (*_operands(left, operator), *_operands(right, operator)))
+            return logical(operator, left, right)
         if isinstance(left, Number | Text) and isinstance(right, Name) and operator in _FLIPPED:
             left, right, operator = right, left, _FLIPPED[operator]
         if isinstance(right, Text):
             if operator not in ("==", "!=", "~"):
-                fail(f"a string cannot be compared by {operator}, only by == != ~", self.text, right.column)
+                fail(f"a string cannot be compared by {operator}, only by == != ~", self.text, right.start)
             if not isinstance(left, Name):
-                fail('a string is compared with a field, as in FIELD == "text"', self.text, right.column)
+                fail('a string is compared with a field, as in FIELD == "text"', self.text, right.start)
         elif operator == "~":
-            fail("~ takes a pattern in quotes, compare numbers by ==", self.text, right.column)
-        return Binary(min(left.column, right.column), operator, left, right)
+            fail("~ takes a pattern in quotes, compare numbers by ==", self.text, right.start)
+        return binary(operator, left, right)
 
-    def unary(self) -> Node:
-        token = self.token
-        if token.kind != "sign" or token.text not in ("-", "+", "~", "!"):
-            return self.primary()
-        self.deeper(token.column)
-        self.at += 1
-        operand = self.unary()
-        self.depth -= 1
-        if token.text == "!":
-            return Unary(token.column, "!", self.negated(operand, token))
-        if token.text == "+":
+    def applied(self, sign: Token, operand: Node) -> Node:
+        if sign.text == "!":
+            return Operation("!", (self.negated(operand, sign),), column=sign.column)
+        if sign.text == "+":
             return operand
-        if token.text == "-" and isinstance(operand, Number) and not operand.written.startswith("-"):
+        if sign.text == "-" and isinstance(operand, Number) and not operand.written.startswith("-"):
             if isinstance(operand.value, int) and -operand.value < LONG_MIN:
-                fail(f"-{operand.written} is no 64-bit number", self.text, token.column)
+                fail(f"-{operand.written} is no 64-bit number", self.text, sign.column)
             time = f"-{operand.time}" if operand.time else ""
-            return Number(token.column, -operand.value, f"-{operand.written}", time)
-        return Unary(token.column, token.text, operand)
+            return Number(-operand.value, f"-{operand.written}", time, column=sign.column)
+        return Operation(sign.text, (operand,), column=sign.column)
 
-    def negated(self, operand: Node, sign: _Token) -> Node:
+    def negated(self, operand: Node, sign: Token) -> Node:
         """Return what a ``!`` before ``operand`` negates."""
         if self.level() <= 2:
             return operand
@@ -211,34 +122,26 @@ class _Parser:
         if token.kind == "sign":
             return self.group(token)
         if token.kind == "name":
-            return self.call(token) if self.token.text == "(" else Name(token.column, token.text)
+            return self.call(token) if self.token.text == "(" else Name(token.text, column=token.column)
         if token.kind == "string":
             if len(token.text.encode(errors="surrogatepass")) - 2 > LONGEST_STRING:
                 fail(f"a string can have {LONGEST_STRING} bytes, not more", self.text, token.column)
-            return Text(token.column, token.text[1:-1])
+            return Text(token.text[1:-1], column=token.column)
         return self.number(token)
 
-    def group(self, opened: _Token) -> Node:
-        """Parse what is in parentheses, of which the first was taken."""
-        self.deeper(opened.column)
-        inner = self.choice()
-        self.expect(")", opened)
-        self.depth -= 1
-        return inner
-
-    def number(self, token: _Token) -> Number:
+    def number(self, token: Token) -> Number:
         if token.kind == "time":
             seconds = seconds_of(token.text)
-            return Number(token.column, float(seconds), f"{seconds:f}", token.text)
+            return Number(float(seconds), f"{seconds:f}", token.text, column=token.column)
         if token.kind == "fraction":
-            return Number(token.column, float(token.text), token.text)
+            return Number(float(token.text), token.text, column=token.column)
         value = kernel_number(token.text)
         if value is None:
             hint = "write it as 10, 0x10 or, in octal, 010"
             fail(f"{token.text[:40]!r} is no 64-bit number, {hint}", self.text, token.column)
-        return Number(token.column, value, token.text)
+        return Number(value, token.text, column=token.column)
 
-    def call(self, name: _Token) -> Node:
+    def call(self, name: Token) -> Node:
         """Parse the arguments of a function whose name was taken."""
         least = _FUNCTIONS.get(name.text)
         if least is None:
@@ -255,16 +158,31 @@ class _Parser:
         if name.text == "if":
             if len(arguments) != 3:
                 fail("if takes three: if(CONDITION, THEN, ELSE)", self.text, name.column)
-            return Choice(name.column, *arguments)
+            return Operation("?:", tuple(arguments), column=name.column)
         if len(arguments) < least:
             fail(f"{name.text} takes two values or more", self.text, name.column)
         if len(arguments) > MOST_CHAINED:
             fail(f"{name.text} takes up to {MOST_CHAINED} values", self.text, name.column)
         first, *rest = arguments
         for one in rest:
-            first = Binary(name.column, name.text, first, one)
+            first = Operation(name.text, (first, one), column=name.column)
         return first
 
 
-def _operands(tree: Node, operator: str) -> tuple[Node, ...]:
-    return tree.operands if isinstance(tree, Logical) and tree.operator == operator else (tree,)
+def inserted(lets: Mapping[str, str]) -> Mapping[str, Node]:
+    """Return the expressions of ``let`` with every name of another one replaced.
+
+    Raises GrammarError for one that stands for itself, or for too much; its ``text`` is the name of that.
+    """
+    written = {name: parse_formula(text) for name, text in lets.items()}
+    done: dict[str, Node] = {}
+    while waiting := {name: tree for name, tree in written.items() if name not in done}:
+        ready = [name for name, tree in waiting.items() if not tree.fields & waiting.keys()]
+        if not ready:
+            raise GrammarError("this is computed of itself", next(iter(waiting)))
+        for name in ready:
+            try:
+                done[name] = insert(waiting[name], done)
+            except GrammarError as error:
+                raise GrammarError(error.message, name) from None
+    return {name: done[name] for name in lets}

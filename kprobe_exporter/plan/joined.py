@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.grammar.evaluate import in_nanoseconds
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.grammar.formula import in_nanoseconds
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed, decided_by, fields_of

@@ -9,10 +9,10 @@ from typing import TypeAlias
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.config.values import Attach, Reading, WrittenPath
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.condition import And, Comparison, Filter, Operator, Or
 from kprobe_exporter.grammar.expression import ANYWHERE, FetchSite
 from kprobe_exporter.grammar.fetch import LONGEST, FetchArg, inner_path, parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import Comparison, Node, Operator, logical
 from kprobe_exporter.grammar.lexis import part_of
 from kprobe_exporter.grammar.members import parse_path
 from kprobe_exporter.model.values import HIGHEST_ADDRESS, LOWEST_ADDRESS
@@ -112,7 +112,7 @@ def where_all_are_there(attach: Attach) -> str | None:
     """Return the filter for hist triggers: the probe's own, and that no pointer on the way is null."""
     guards = dict.fromkeys(guard for reading in attach.read.values() for guard in reading.guards)
     parts = [*_present(guards), *([parse_filter(attach.filter)] if attach.filter else [])]
-    return And(tuple(parts)).render() if guards else attach.filter
+    return logical("&&", *parts).render() if guards else attach.filter
 
 
 def unlike(attach: Attach) -> set[str]:
@@ -134,20 +134,20 @@ def _compared(attach: Attach) -> str | None:
     return parse_filter(attach.filter).change(lambda part: _part(part, attach)).render()
 
 
-def _part(part: Comparison, attach: Attach) -> Filter:
+def _part(part: Comparison, attach: Attach) -> Node:
     reading = attach.read.get(part.name)
     if reading is None:
         return part
     if reading.network:
         part = _in_network_order(part, reading.network)
     if part.operator != "!=":
-        return And((*_present(reading.guards), part))
+        return logical("&&", *_present(reading.guards), part)
     missing = [_bound(name, "<", LOWEST_ADDRESS) for name in reading.guards]
     missing += [_bound(name, ">", HIGHEST_ADDRESS) for name in reading.guards]
-    return Or((*missing, part))
+    return logical("||", *missing, part)
 
 
-def _present(guards: Iterable[str]) -> list[Filter]:
+def _present(guards: Iterable[str]) -> list[Node]:
     """Return the conditions that these pointers are addresses (model/values.py: is_address)."""
     limits: tuple[tuple[Operator, int], ...] = ((">=", LOWEST_ADDRESS), ("<=", HIGHEST_ADDRESS))
     return [_bound(name, operator, limit) for name in guards for operator, limit in limits]

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from kprobe_exporter.config.values import NAMED, Attach, Decode, Label, Metric, Probe
-from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
-from kprobe_exporter.grammar.filter import DURATION, parse_filter
-from kprobe_exporter.grammar.formula import Node, as_condition, as_number, compared_field, insert
-from kprobe_exporter.grammar.formula_parser import parse_formula
-from kprobe_exporter.grammar.let import inserted
+from kprobe_exporter.grammar.evaluate import as_condition, as_number, filter_condition
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import DURATION, Node, insert
+from kprobe_exporter.grammar.formula_parser import inserted, parse_formula
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.condition import Computed, Condition
+from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.records import CALLER_ADDRESS, COMMON_COMM
 from kprobe_exporter.model.specs import OF_PROGRAM, Decoder, LabelSpec, MetricSpec
 from kprobe_exporter.model.values import decimal
@@ -70,18 +69,9 @@ def where(tree: Node) -> Where:
     return Where(tuple(sorted(tree.fields)), as_condition(tree))
 
 
-def residual(parsed: Filter) -> Where:
+def residual(parsed: Node) -> Where:
     """Return a filter that the kernel does not evaluate, in the form that the agent does."""
-    return Where(tuple(sorted(parsed.fields)), _condition(parsed))
-
-
-def _condition(parsed: Filter) -> Condition:
-    if isinstance(parsed, Comparison):
-        return compared_field(parsed)
-    if isinstance(parsed, Not):
-        return "not", _condition(parsed.operand)
-    assert isinstance(parsed, And | Or)
-    return ("all" if isinstance(parsed, And) else "any"), tuple(map(_condition, parsed.operands))
+    return Where(tuple(sorted(parsed.fields)), filter_condition(parsed))
 
 
 def filter_fields(text: str | None) -> frozenset[str]:

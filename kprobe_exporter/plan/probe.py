@@ -10,7 +10,7 @@ from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.fetch import parse_fetch
 from kprobe_exporter.grammar.filter import in_kernels_words, parse_filter
-from kprobe_exporter.grammar.let import inserted
+from kprobe_exporter.grammar.formula_parser import inserted
 from kprobe_exporter.grammar.target import Kind, Target, is_system_call
 from kprobe_exporter.model.condition import Computed, Condition, parts
 from kprobe_exporter.model.records import COMMON

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.event_format import EventFormat, FormatField, parse_format, read_as, text_pattern
 from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import INTEGERS, FetchArg, parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import Node
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.model.hist import HistKey
 from kprobe_exporter.model.records import COMMON_COMM, VALUES, Layout
@@ -293,7 +293,7 @@ def _element(found: FormatField) -> str:
     return f"{'s' if found.signed else 'u'}{found.size * 8 // max(1, found.length)}"
 
 
-def _agent_filters(ours: Filter, spec: ProbeSpec) -> ProbeSpec | Unsupported:
+def _agent_filters(ours: Node, spec: ProbeSpec) -> ProbeSpec | Unsupported:
     others = ours.fields - {"common_pid", "common_cpu"}
     if unknown := [name for name in sorted(others) if spec.layout.place(name) is None]:
         return Unsupported(spec.target, f"its filter names '{unknown[0]}', which only the kernel knows")

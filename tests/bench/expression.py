@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from kprobe_exporter.aggregate.recipes import source_recipe
-from kprobe_exporter.grammar.formula import as_number
+from kprobe_exporter.grammar.evaluate import as_number
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.condition import Computed

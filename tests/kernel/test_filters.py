@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.evaluate import COMMON_FIELDS, Value, field_type
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import Node
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.shared_filters import SHOWN, parse_filters
 from tests.kernel.verdict import takes
@@ -105,7 +105,7 @@ class Bench:
         """Return the numbers of the unread events, sorted."""
         return sorted(int(found) for found in re.findall(rb": ev(\d+): \(", drained(self.pipe)))
 
-    def accepted(self, text: str) -> Filter | None:
+    def accepted(self, text: str) -> Node | None:
         """Return the parsed filter; None if our parser or our check of its fields refuses it."""
         try:
             parsed = parse_filter(text)
@@ -113,7 +113,7 @@ class Bench:
             return None
         return None if refused(parsed, self.known) else parsed
 
-    def passing(self, parsed: Filter, common: Mapping[str, Value]) -> list[int]:
+    def passing(self, parsed: Node, common: Mapping[str, Value]) -> list[int]:
         """Return the numbers of the events that pass by our evaluation."""
         test = compile_filter(by_types(parsed, self.known))
         return [place for place, event in enumerate(self.events) if test({**common, **event.values})]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kprobe_exporter.aggregate.interpret import Event, compile_condition
-from kprobe_exporter.grammar.condition import Filter
+from kprobe_exporter.grammar.formula import Node
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.plan.metric import residual
 
@@ -13,7 +13,7 @@ def meets(where: Where, event: Event) -> bool:
     return bool(compile_condition(where.condition)(event))
 
 
-def compile_filter(parsed: Filter) -> Callable[[Event], bool]:
+def compile_filter(parsed: Node) -> Callable[[Event], bool]:
     """Return the function that says whether an event passes a filter."""
     test = compile_condition(residual(parsed).condition)
     return lambda event: bool(test(event))

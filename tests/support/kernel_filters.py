@@ -4,18 +4,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kprobe_exporter.grammar.condition import Comparison, Filter
 from kprobe_exporter.grammar.evaluate import FieldType, wrong_comparison
+from kprobe_exporter.grammar.formula import Comparison, Node
 
 
-def refused(parsed: Filter, known: Mapping[str, FieldType]) -> bool:
+def refused(parsed: Node, known: Mapping[str, FieldType]) -> bool:
     """Return whether the filter of an event with the fields ``known`` compares what cannot be compared."""
     return any(
         part.name not in known or wrong_comparison(part, known[part.name]) for part in parsed.comparisons
     )
 
 
-def by_types(parsed: Filter, known: Mapping[str, FieldType]) -> Filter:
+def by_types(parsed: Node, known: Mapping[str, FieldType]) -> Node:
     """Return the filter with each literal as the kernel compares it with a field of this type."""
 
     def read(part: Comparison) -> Comparison:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.interpret import Event, compile_condition
 from kprobe_exporter.aggregate.sums import Sums
-from kprobe_exporter.grammar.formula import as_condition, as_number
+from kprobe_exporter.grammar.evaluate import as_condition, as_number
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Group, Recipe
 from kprobe_exporter.model.condition import Computed

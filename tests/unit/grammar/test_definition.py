@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.condition import Comparison
 from kprobe_exporter.grammar.definition import ProbeKind, parse_definition
 from kprobe_exporter.grammar.expression import Need
+from kprobe_exporter.grammar.formula import Comparison
 from kprobe_exporter.grammar.place import Address, EventName, FileOffset, Symbol
 from tests.unit.grammar.corpus import Case, assert_points_into, corpus
 from tests.unit.grammar.generate import definition

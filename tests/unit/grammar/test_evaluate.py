@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.grammar.condition import Comparison
 from kprobe_exporter.grammar.evaluate import (
     COMMON_FIELDS,
     FLOAT,
@@ -21,6 +20,7 @@ from kprobe_exporter.grammar.evaluate import (
 )
 from kprobe_exporter.grammar.fetch import parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import Comparison
 from tests.support.conditions import compile_filter
 from tests.support.kernel_filters import by_types, refused
 from tests.support.patience import patience

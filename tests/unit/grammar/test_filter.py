@@ -1,4 +1,4 @@
-"""Filters: what they parse to, how they are written back, where their errors point."""
+"""Nodes: what they parse to, how they are written back, where their errors point."""
 
 import random
 import re
@@ -8,10 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or, split_filter
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import Comparison, Node, Operation, split
 from tests.unit.grammar.corpus import assert_points_into
 from tests.unit.grammar.generate import filter_text
+
+
+def And(operands: tuple[Node, ...]) -> Node:
+    return Operation("&&", operands)
+
+
+def Or(operands: tuple[Node, ...]) -> Node:
+    return Operation("||", operands)
+
+
+def Not(operand: Node) -> Node:
+    return Operation("!", (operand,))
+
 
 A, B, C, D = (Comparison(name, "==", 1) for name in "abcd")
 
@@ -42,7 +55,7 @@ A, B, C, D = (Comparison(name, "==", 1) for name in "abcd")
         ("((((a==1))))", A, "a == 1"),
     ],
 )
-def test_parses_and_writes_back(text: str, parsed: Filter, line: str) -> None:
+def test_parses_and_writes_back(text: str, parsed: Node, line: str) -> None:
     assert parse_filter(text) == parsed
     assert parse_filter(text).render() == line
     assert parse_filter(line) == parsed
@@ -123,14 +136,14 @@ def test_fields_and_names() -> None:
 
 
 def test_split() -> None:
-    def only_ab(part: Filter) -> bool:
+    def only_ab(part: Node) -> bool:
         return part.fields <= {"a", "b"}
 
-    assert split_filter(parse_filter("a==1 && c==1 && b==1"), only_ab) == (And((A, B)), C)
-    assert split_filter(parse_filter("a==1 || c==1"), only_ab) == (None, Or((A, C)))
-    assert split_filter(A, only_ab) == (A, None)
+    assert split(parse_filter("a==1 && c==1 && b==1"), only_ab) == (And((A, B)), C)
+    assert split(parse_filter("a==1 || c==1"), only_ab) == (None, Or((A, C)))
+    assert split(A, only_ab) == (A, None)
     nested = parse_filter("(a==1 || b==1) && d==1")
-    assert split_filter(nested, only_ab) == (Or((A, B)), D)
+    assert split(nested, only_ab) == (Or((A, B)), D)
 
 
 def assert_sound(text: str) -> None:

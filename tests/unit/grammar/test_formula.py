@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.evaluate import FLOAT, OTHER, STRING, FieldType
+from kprobe_exporter.grammar.evaluate import COMPUTED, FLOAT, OTHER, STRING, FieldType, as_number, wrong_types
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.grammar.formula import COMPUTED, as_filter, as_number, insert, wrong_types
+from kprobe_exporter.grammar.formula import as_filter, insert
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from tests.unit.grammar.generate import filter_text
 

@@ -14,8 +14,8 @@ from kprobe_exporter.config.values import DURATION_BUCKETS, Probe
 from kprobe_exporter.elf import Code
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.definition import parse_definition
+from kprobe_exporter.grammar.evaluate import in_nanoseconds
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.grammar.formula import in_nanoseconds
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.labels import DECODERS
