@@ -14,8 +14,8 @@ from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kept_settings import SHOWN, parse_filters
 from kprobe_exporter.tracefs.probes import NO_FILTER, Installed
-from kprobe_exporter.tracefs.shared_filters import SHOWN, parse_filters
 from kprobe_exporter.util.deadline import CONTAINERS, HOST_FILES
 
 log = logging.getLogger(__name__)

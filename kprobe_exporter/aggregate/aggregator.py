@@ -7,7 +7,13 @@ from functools import partial
 from itertools import chain
 from operator import itemgetter
 
-from kprobe_exporter.aggregate.attached_layout import AttachedLayout, for_layout
+from kprobe_exporter.aggregate.attached_layout import (
+    AttachedLayout,
+    ProgramNames,
+    for_layout,
+    named,
+    selected,
+)
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.numbers import (
     Accumulator,
@@ -20,9 +26,7 @@ from kprobe_exporter.aggregate.numbers import (
     built_in,
     spreads,
 )
-from kprobe_exporter.aggregate.program_names import ProgramNames, named
 from kprobe_exporter.aggregate.recipes import recipe
-from kprobe_exporter.aggregate.selection import selected
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Refused, Tally, Where

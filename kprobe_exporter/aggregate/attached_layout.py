@@ -1,16 +1,24 @@
-"""A layout whose events are counted: how many came, and how a metric takes their tallies."""
+"""A layout whose events are counted: how many came, and how a metric takes their tallies.
+
+On its way to a metric, a tally gets the names of functions in programs (``named``) and the values that its
+layout says (``for_layout``); then the metric's ``where`` decides by its labels (``selected``).
+"""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, TypeAlias
 
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
+from kprobe_exporter.aggregate.interpret import compile_condition
 from kprobe_exporter.aggregate.numbers import Take
 from kprobe_exporter.aggregate.recipes import getter, signed_errors
 from kprobe_exporter.aggregate.series import decoded
 from kprobe_exporter.aggregate.sums import Sums
-from kprobe_exporter.model.aggregation import Tally
+from kprobe_exporter.model.aggregation import RawKey, Tally
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.records import Layout, Record
 from kprobe_exporter.model.specs import OF_ERROR, LabelSpec, MetricSpec
@@ -107,3 +115,107 @@ def _swapped(value: Value, size: int) -> Value:
 def _worded(value: Value, words: Words) -> Value:
     found = words(value) if isinstance(value, int) else None
     return value if found is None else found.encode()
+
+
+MOST_KEYS = 10_000
+"""Raw values of which the result is remembered."""
+
+
+def selected(
+    spec: MetricSpec,
+    take: Take,
+    unsigned: Collection[str],
+    failures: Counter[str],
+    unreadable: Callable[[int], None],
+) -> Take:
+    """Return the function that hands a tally to ``take`` if its labels pass the metric's ``selects``.
+
+    A label that cannot be decoded is missing there, and ``failures`` counts it if the tally does not pass; if
+    it does, it counts with the label set. ``unreadable`` counts events for which the condition is missing.
+    """
+    if spec.selects is None:
+        return take
+    test = compile_condition(spec.selects.condition, unsigned)
+    labels = len(spec.labels)
+    named = [(index, label) for index, label in enumerate(spec.labels) if label.name in spec.selects.fields]
+    fields = [*enumerate(spec.selects_by, labels)]
+    known: dict[RawKey, int] = {}
+
+    def evaluate(tally: Tally) -> int:
+        key = tally.key
+        texts = {label.name: decoded(label, key[index]) for index, label in named}
+        event = {name: None if text is None else text.encode() for name, (text, _) in texts.items()}
+        met = test({**{name: key[index] for index, name in fields}, **event})
+        lacking = [failed for text, failed in texts.values() if text is None]
+        if not met:
+            for decoder in lacking:
+                failures[decoder] += tally.events
+        if met is None:
+            unreadable(tally.events)
+        elif not lacking:  # a failure is counted at every event, so it must not be remembered
+            if len(known) >= MOST_KEYS:
+                known.clear()
+            known[key] = met
+        return met or 0
+
+    def taken(tally: Tally) -> None:
+        met = known.get(tally.key)
+        if evaluate(tally) if met is None else met:
+            take(tally._replace(key=tally.key[:labels]))
+
+    return taken
+
+
+UNKNOWN = b"[unknown]"
+_ADDRESS = (1 << 64) - 1
+
+Named: TypeAlias = Callable[[Sequence[bytes]], object]
+
+
+class ProgramNames(Protocol):
+    """What finds the functions at addresses of a process, and calls ``then`` with their names, soon.
+
+    It returns False if too many wait: then it never calls it. Another thread may be the one that calls.
+    """
+
+    def name(self, process: int, addresses: Sequence[int], then: Named) -> bool: ...
+
+
+def named(
+    take: Take, spec: MetricSpec, programs: ProgramNames | None, lock: AbstractContextManager[object]
+) -> Take:
+    """Return the function that takes a tally whose last key is the process of the addresses among its labels.
+
+    It hands the tally, with names and without the process, to ``take`` under the lock, later if the names
+    have to be looked up. Without ``programs``, as where the processes have long ended, they are unknown.
+    """
+    labels = spec.of_program
+    if not labels:
+        return take
+
+    def taken(tally: Tally) -> None:
+        *key, process = tally.key
+        found = {index: key[index] for index in labels}
+        numbers = {index: value & _ADDRESS for index, value in found.items() if isinstance(value, int)}
+        then = partial(_take, take, tally._replace(key=tuple(key)), tuple(numbers), lock)
+        asked = False
+        if numbers and programs is not None and isinstance(process, int) and process > 0:
+            asked = programs.name(process, tuple(numbers.values()), then)
+        if not asked:
+            then([UNKNOWN] * len(numbers))
+
+    return taken
+
+
+def _take(
+    take: Take,
+    tally: Tally,
+    indices: Sequence[int],
+    lock: AbstractContextManager[object],
+    names: Sequence[bytes],
+) -> None:
+    key = list(tally.key)
+    for index, name in zip(indices, names, strict=True):
+        key[index] = name
+    with lock:
+        take(tally._replace(key=tuple(key)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from kprobe_exporter.aggregate.program_names import UNKNOWN, Named
+from kprobe_exporter.aggregate.attached_layout import UNKNOWN, Named
 from kprobe_exporter.aggregate.stacks import StackCounts
 from kprobe_exporter.model.stacks import NOTHING, Addresses, Frames, Place, Profile, Stack, Weight
 

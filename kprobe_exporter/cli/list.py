@@ -12,10 +12,9 @@ from kprobe_exporter.cli.options import kernel_errors, tracefs_option
 from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError, one_line
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.service import logs
-from kprobe_exporter.symbols.listing.details import Details
+from kprobe_exporter.symbols.listing.details import Details, structure
 from kprobe_exporter.symbols.listing.kernel import KernelPlaces
 from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query, usdt_places
-from kprobe_exporter.symbols.listing.structures import structure
 from kprobe_exporter.tracefs.mount import mounted
 from kprobe_exporter.util.rooted_path import ProbedFiles
 

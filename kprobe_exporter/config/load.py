@@ -9,9 +9,18 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from kprobe_exporter.config.alternatives import alternatives
+from kprobe_exporter.config.checks import (
+    DISABLED,
+    IDLE,
+    NOWHERE,
+    export_of,
+    fill_in,
+    stacks_of,
+    within_of,
+    wrong_with_otlp,
+)
 from kprobe_exporter.config.definitions import DefinitionReader, defined_name, wrong_keys
 from kprobe_exporter.config.explain import explain
-from kprobe_exporter.config.exported import DISABLED, IDLE, NOWHERE, export_of, fill_in, wrong_with_otlp
 from kprobe_exporter.config.expressions import with_lets
 from kprobe_exporter.config.fields import Decoders, threshold
 from kprobe_exporter.config.files import Unusable, expand, read
@@ -21,9 +30,7 @@ from kprobe_exporter.config.names import MetricNames, wrong_with_space
 from kprobe_exporter.config.otlp import ExportModel, OtlpModel
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
-from kprobe_exporter.config.stacks import stacks_of
 from kprobe_exporter.config.values import MAXACTIVE, Config, Export, Metric, Otlp, Probe, Settings
-from kprobe_exporter.config.within import within_of
 from kprobe_exporter.config.wording import quote
 from kprobe_exporter.config.yaml_source import Report, YamlSource
 from kprobe_exporter.errors import ConfigError, Problem

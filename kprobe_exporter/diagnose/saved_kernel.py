@@ -24,8 +24,7 @@ from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.features import FTRACE_ENABLED
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
 from kprobe_exporter.tracefs.kernel_files import BTF, KernelFiles
-from kprobe_exporter.util.file_access import cannot_be_read, open_regular
-from kprobe_exporter.util.whole_file import write_whole
+from kprobe_exporter.util.file_access import cannot_be_read, open_regular, write_whole
 
 FORMAT = 1
 """The form of the archive. One of a later version with another form is refused."""

@@ -7,7 +7,7 @@ May import btf, config, elf, errors, grammar and model.
 """
 
 from kprobe_exporter.plan.joined import JoinedSpec
-from kprobe_exporter.plan.kernel import Kernel
+from kprobe_exporter.plan.kernel import Kernel, recorded
 from kprobe_exporter.plan.metric import fields_used, metric_spec
 from kprobe_exporter.plan.probe import (
     Alternative,
@@ -18,7 +18,6 @@ from kprobe_exporter.plan.probe import (
     wants_symbols,
     wants_tgid,
 )
-from kprobe_exporter.plan.stacks import recorded
 from kprobe_exporter.plan.tracepoint import cannot_share
 
 __all__ = [

@@ -18,11 +18,10 @@ from kprobe_exporter.model.specs import ProbeMetrics, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
-from kprobe_exporter.plan.kernel import Kernel
+from kprobe_exporter.plan.kernel import Kernel, recorded, with_trigger
 from kprobe_exporter.plan.members import members_note
 from kprobe_exporter.plan.metric import Decoders, computed, fields_used, label_spec, metric_spec, residual
 from kprobe_exporter.plan.names import FieldWords, named, of_function, of_program
-from kprobe_exporter.plan.stacks import recorded, with_trigger
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.plan.typed import argument_of_system_call, typed
 from kprobe_exporter.plan.usdt import usdt_spec

@@ -18,7 +18,7 @@ from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.own_threads import OwnThreads
+from kprobe_exporter.tracefs.thread_ids import OwnThreads
 
 if TYPE_CHECKING:
     from kprobe_exporter.source import _pages

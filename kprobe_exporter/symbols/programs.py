@@ -225,7 +225,7 @@ class Programs:
 
     def _functions(self, number: int, offsets: set[int]) -> dict[int, str]:
         # Imported when it is needed, as it takes 4 MB.
-        from kprobe_exporter.elf.names import functions_at  # noqa: PLC0415
+        from kprobe_exporter.elf.find import functions_at  # noqa: PLC0415
 
         try:
             return functions_at(itself(self._files[number].fileno()), offsets)

@@ -22,7 +22,7 @@ from kprobe_exporter.trace.loops import run_until_end
 from kprobe_exporter.trace.output import Gone, Output
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.profile import buffer_stats
-from kprobe_exporter.util.whole_file import write_whole
+from kprobe_exporter.util.file_access import write_whole
 
 MOST = 10_000
 """Stacks that are kept; a trace ends, so that more room is harmless."""

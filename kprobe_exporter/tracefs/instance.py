@@ -10,7 +10,7 @@ from kprobe_exporter.errors import RemovalStopped, TracefsError
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import Tracefs
-from kprobe_exporter.tracefs.kept_settings import KeptSettings
+from kprobe_exporter.tracefs.kept_settings import KeptSettings, SharedFilters
 from kprobe_exporter.tracefs.marker import marker_seconds, marking_thread
 from kprobe_exporter.tracefs.ownership import (
     MARKER,
@@ -24,7 +24,6 @@ from kprobe_exporter.tracefs.ownership import (
 )
 from kprobe_exporter.tracefs.refusal import cannot_make
 from kprobe_exporter.tracefs.removal import Removal, events_on, switch_off
-from kprobe_exporter.tracefs.shared_filters import SharedFilters
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from kprobe_exporter.tracefs.define import define, meanings_for
 from kprobe_exporter.tracefs.definitions import delete, list_definitions
 from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter, detach
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kept_settings import ALL_PASS
 from kprobe_exporter.tracefs.profile import PROFILED, Counts
 from kprobe_exporter.tracefs.refusal import MEANING, why
 from kprobe_exporter.tracefs.removal import soft_trigger, soft_trigger_off
-from kprobe_exporter.tracefs.shared_filters import ALL_PASS
 from kprobe_exporter.tracefs.stack_tables import StackTrigger
 
 log = logging.getLogger(__name__)

@@ -1,9 +1,13 @@
-"""Opens files whose paths come from users; who may change or read a file, by its mode and ACL (acl(5))."""
+"""Opens files whose paths come from users; writes files as a whole; who may change or read a file, by its
+mode and ACL (acl(5)).
+"""
 
 import os
+import secrets
 import stat
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -101,3 +105,20 @@ def _acl(file: int | Path) -> list[AclEntry]:
         return parse_acl(os.getxattr(file, ACCESS))
     except (OSError, ValueError):
         return []
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file, replacing it if it exists; what was there is not opened. Raises OSError.
+
+    So no link that another user made is followed, and a definitions file of the kernel is never truncated.
+    No other user can predict the temporary name, and so prevent the writing by a file of that name.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise

@@ -17,7 +17,7 @@ from kprobe_exporter.grammar.evaluate import COMMON_FIELDS, Value, field_type
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import Node
 from kprobe_exporter.tracefs.files import MountedTracefs
-from kprobe_exporter.tracefs.shared_filters import SHOWN, parse_filters
+from kprobe_exporter.tracefs.kept_settings import SHOWN, parse_filters
 from tests.kernel.verdict import takes
 from tests.support.conditions import compile_filter
 from tests.support.kernel_filters import by_types, refused

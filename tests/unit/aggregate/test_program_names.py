@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from kprobe_exporter.aggregate import program_stacks
-from kprobe_exporter.aggregate.program_names import UNKNOWN, Named, named
+from kprobe_exporter.aggregate.attached_layout import UNKNOWN, Named, named
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.model.aggregation import Tally
 from kprobe_exporter.model.specs import Decoder, LabelSpec, MetricSpec

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.config.exported import DISABLED, IDLE, LONE, NOWHERE
+from kprobe_exporter.config.checks import DISABLED, IDLE, LONE, NOWHERE
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Decode, Export, Label, Otlp
 from kprobe_exporter.errors import ConfigError

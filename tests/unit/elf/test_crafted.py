@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.elf import functions, locate, usdt_probes
-from kprobe_exporter.elf.names import functions_at
+from kprobe_exporter.elf.find import functions_at
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.util.overruns import OVERRUNS

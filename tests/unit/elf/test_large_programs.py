@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.elf import functions, locate
-from kprobe_exporter.elf.names import functions_at
+from kprobe_exporter.elf.find import functions_at
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.counted_reads import Reads

@@ -256,8 +256,7 @@ def test_long_lists_of_mappings_are_read_less_often(known: Programs, proc: Path,
 
 def test_the_names_are_those_of_one_look_up() -> None:
     """What ``functions_at`` finds in one reading is what each address has by itself."""
-    from kprobe_exporter.elf.find import function_at, locate
-    from kprobe_exporter.elf.names import functions_at
+    from kprobe_exporter.elf.find import function_at, functions_at, locate
     from kprobe_exporter.errors import GrammarError
     from kprobe_exporter.grammar.target import parse_target
 

@@ -1,6 +1,6 @@
 """One filter in the kernel for all probes that read a tracepoint's own event."""
 
-from kprobe_exporter.tracefs.shared_filters import ALL_PASS, LONGEST, SharedFilters
+from kprobe_exporter.tracefs.kept_settings import ALL_PASS, LONGEST, SharedFilters
 
 
 def test_what_any_of_them_needs_passes() -> None:

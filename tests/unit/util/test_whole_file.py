@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.util.whole_file import write_whole
+from kprobe_exporter.util.file_access import write_whole
 
 
 def test_a_file_is_replaced(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.symbols.listing.structures import parameters, structure
+from kprobe_exporter.symbols.listing.details import parameters, structure
 from tests.support.btf_samples import Blob, structures
 
 DATA = structures().data()

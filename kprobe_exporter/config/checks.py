@@ -1,21 +1,22 @@
-"""Checks what is exported and where to: `otlp` of all files together, and a probe's `export`."""
+"""Checks a probe's `container`, `pod`, `stacks` and `export`, and `otlp` of all files together."""
 
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-from kprobe_exporter.config.expressions import check_expression
+from kprobe_exporter.config.expressions import check_expression, missing_field
 from kprobe_exporter.config.kernel import EVENTS
 from kprobe_exporter.config.metrics import MetricBuilder
 from kprobe_exporter.config.otlp import ExportModel
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
-from kprobe_exporter.config.values import Export, Label, Otlp
+from kprobe_exporter.config.values import NO_STACK, Export, Label, Otlp, Stacks, Within
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.evaluate import COMPUTED
 from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
 
 FILES = ("certificate", "client_certificate", "client_key")
@@ -131,3 +132,55 @@ def _no_attribute(name: str, alternatives: Alternatives) -> str | None:
         return f"{quote(name)} is a built-in field, and attributes are names of `fetch`: leave it out"
     hint = closest(name, set().union(*fetched) - {name}) or ": every alternative must fetch it"
     return f"{quote(name)} is not fetched at {listed(str(one.attach.target) for one in without)}{hint}"
+
+
+def within_of(probe: ProbeModel, alternatives: Alternatives, report: Report) -> Within | None:
+    """Return which containers a probe selects, None for one of the machine. Problems go to ``report``."""
+    within = Within(probe.container, probe.pod)
+    if not any(within):
+        return None
+    key = "pod" if within.container is None else "container"
+    for target in (part.target for one in alternatives for part in one.attach.single):
+        for sentence in _not_in_container(target):
+            report((key,), sentence)
+    return within
+
+
+def _not_in_container(target: Target) -> Iterator[str]:
+    if not target.kind.in_file:
+        yield f"{quote(str(target))} is in the kernel, which all containers share: leave this key out"
+    elif target.is_pattern:
+        yield f"{quote(str(target))} is a pattern, for which a file has to be there: name one probe"
+    elif ":" in target.path or target.path.startswith("/proc/"):
+        yield f"{quote(target.path)} names a root: leave this key out, or write the path in the container"
+
+
+NOT_WEIGHTS = BUILT_IN - {"return", "duration"}
+"""Fields that every event has, and whose sum says nothing."""
+
+
+def stacks_of(probe: ProbeModel, alternatives: Alternatives, report: Report) -> Stacks | None:
+    """Return how the stacks of a probe are counted, None if they are not. Problems go to ``report``."""
+    if probe.stacks is None:
+        return None
+    in_programs = (any(one.target.kind.in_file for one in each.attach.single) for each in alternatives)
+    if not probe.stacks.user and alternatives and all(in_programs):
+        report(("stacks",), NO_STACK, at_key=True)
+    weigh = probe.stacks.weigh
+    if weigh is not None and (why := _no_weight(weigh, alternatives)):
+        report(("stacks", "weigh"), why)
+    return Stacks(weigh, probe.stacks.max, probe.stacks.user)
+
+
+def _no_weight(name: str, alternatives: Alternatives) -> str | None:
+    """Return why the sum of a field is no weight, None if it is one as far as this is known here."""
+    if why := missing_field(name, alternatives):
+        return why
+    if name in NOT_WEIGHTS:
+        return f"the sum of {quote(name)} says nothing: weigh by a name of `fetch`, by return or by duration"
+    types = [one.fields[name] for one in alternatives]
+    if any(found is COMPUTED for found in types):
+        return f"{quote(name)} is computed by the agent, and the kernel adds up: weigh by a name of `fetch`"
+    if any(found is not None and found.kind not in ("int", "float") for found in types):
+        return f"{quote(name)} is no number to add up"
+    return None
