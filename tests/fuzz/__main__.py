@@ -4,13 +4,14 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from random import SystemRandom
 
 from tests.bench.progress import say
 from tests.fuzz import configuration, cost, elf_files, http, pages, proc_texts, trace_text, web_configuration
 from tests.fuzz.document import merged, row, table
-from tests.fuzz.run import Limit, fuzz
+from tests.fuzz.run import Limit, Result, fuzz
 from tests.fuzz.target import ROOT, Target
 
 DOCUMENT = ROOT / "docs/reliability.md"
@@ -26,9 +27,11 @@ SECONDS = 180.0
 
 def main() -> int:
     given = _arguments()
-    limit = Limit(given.seconds, given.inputs)
-    results = []
+    results: list[Result] = []
     for name in given.names:
+        limit = Limit(given.seconds, given.inputs)
+        if given.total is not None and name == given.names[-1]:
+            limit = Limit(inf, max(0, given.total - sum(result.inputs for result in results)))
         first = given.seed if given.seed is not None else SystemRandom().randrange(10**9)
         say(f"{name}: from seed {first} on")
         results.append(fuzz(TARGETS[name], first, limit, say))
@@ -49,6 +52,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, help="of the first input: a repetition, which is not written")
     parser.add_argument("--inputs", type=int, help="as many at the most: a trial, which is not written")
+    parser.add_argument(
+        "--total",
+        type=int,
+        help="of all targets together: the last one goes on until then",
+    )
     given = parser.parse_args()
     given.names = given.names or list(TARGETS)
     for name in given.names:

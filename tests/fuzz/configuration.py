@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 import yaml
 
@@ -14,7 +13,7 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.errors import ConfigError, Problem
 from kprobe_exporter.labels import DECODERS
 from tests.fuzz.mutate import Mutator
-from tests.fuzz.target import ROOT, Input, Take, Target
+from tests.fuzz.target import ROOT, Input, Take, Target, scratch
 from tests.fuzz.trees import Trees
 
 YAML = (
@@ -64,8 +63,8 @@ def make(random: Random) -> Input:
 
 @contextmanager
 def taking() -> Iterator[Take]:
-    with TemporaryDirectory() as directory:
-        file = Path(directory) / "c.yaml"
+    with scratch() as directory:
+        file = directory / "c.yaml"
 
         def take(given: Input) -> bool:
             file.write_bytes(given.data)

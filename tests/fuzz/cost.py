@@ -12,7 +12,6 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from kprobe_exporter.btf.prototypes import read_prototypes
@@ -29,7 +28,7 @@ from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.symbols.programs import UNKNOWN, Programs
 from tests.fuzz import http, readers_of_kernel
 from tests.fuzz.material import crafted, hello, programs
-from tests.fuzz.target import Input, Line, Take, Target, spending
+from tests.fuzz.target import Input, Line, Take, Target, scratch, spending
 from tests.fuzz.trace_text import layouts, saved, stacked
 from tests.support import loader_caches
 from tests.support.btf_samples import SAMPLE
@@ -184,7 +183,7 @@ def repeated(random: Random, data: bytes) -> bytes:
 @contextmanager
 def taking() -> Iterator[Take]:
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(TemporaryDirectory()))
+        directory = stack.enter_context(scratch())
         handshake = stack.enter_context(http.taking())
 
         def take(given: Input) -> bool:

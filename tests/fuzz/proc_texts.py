@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 from tests.fuzz import readers_of_files, readers_of_kernel, readers_of_proc
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.reader import Reader
-from tests.fuzz.target import Input, Take, Target
+from tests.fuzz.target import Input, Take, Target, scratch
 
 READERS: Mapping[str, Reader] = {
     **readers_of_kernel.READERS,
@@ -33,12 +31,12 @@ def make(random: Random) -> Input:
 
 @contextmanager
 def taking() -> Iterator[Take]:
-    with TemporaryDirectory() as directory:
+    with scratch() as directory:
 
         def take(given: Input) -> bool:
             reader = READERS[given.what]
             try:
-                return bool(reader.read(given.data, Path(directory)))
+                return bool(reader.read(given.data, directory))
             except reader.refusals:
                 return False
 

@@ -1,5 +1,6 @@
 """The type of a fuzz target: how its inputs are made, what reads them, and what an input may cost."""
 
+import os
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -7,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, TypeAlias
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +58,14 @@ def spending(line: Line, size: int) -> Iterator[None]:
 
 def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield a directory for files of inputs: in memory, as a disk would take most of the time."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as directory:
+        yield Path(directory)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -24,7 +23,7 @@ from kprobe_exporter.web.config.reloader import WebConfigReloader
 from tests.fuzz.configuration import YAML
 from tests.fuzz.material import certificates
 from tests.fuzz.mutate import Mutator
-from tests.fuzz.target import Input, Take, Target
+from tests.fuzz.target import Input, Take, Target, scratch
 from tests.fuzz.trees import Trees
 from tests.unit.web.config.conftest import HASH
 
@@ -109,8 +108,7 @@ def make(random: Random) -> Input:
 @contextmanager
 def taking() -> Iterator[Take]:
     logging.getLogger("kprobe_exporter.web").setLevel(logging.CRITICAL)  # in a process of its own
-    with TemporaryDirectory() as name:
-        directory = Path(name)
+    with scratch() as directory:
         shutil.copytree(certificates(), directory, dirs_exist_ok=True)
         file, named = directory / "web.yml", yaml.safe_dump(CERTIFICATES).encode()
 

@@ -2,16 +2,19 @@
 
 import re
 import time
+from math import inf
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.fuzz.__main__ import TARGETS
+from tests.fuzz import elf_files
+from tests.fuzz.__main__ import TARGETS, main
 from tests.fuzz.document import END, START, merged
+from tests.fuzz.material import crafted
 from tests.fuzz.proc_texts import READERS, mutator
-from tests.fuzz.run import Limit, fuzz
-from tests.fuzz.target import ROOT
+from tests.fuzz.run import Limit, Result, fuzz
+from tests.fuzz.target import ROOT, Target
 from tests.support.hist_texts import NAMES as HIST_NAMES
 
 INPUTS = 200
@@ -68,6 +71,30 @@ def test_what_once_crashed(what: str, data: bytes, tmp_path: Path) -> None:
     began = time.thread_time()
     read(what, data, tmp_path)
     assert time.thread_time() - began < MOST_SECONDS
+
+
+def test_elf_input_after_one_over_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent refuses a file for a minute after that, and all inputs are one file."""
+    data = crafted()
+    with monkeypatch.context() as patched:
+        patched.setattr("kprobe_exporter.elf.budget.MOST_BYTES", 4)
+        assert not elf_files.read(data, tmp_path)
+    assert elf_files.read(data, tmp_path)
+
+
+def test_total_over_targets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last target goes on until all have so many inputs together, however long that takes."""
+    limits = []
+
+    def ran(target: Target, first: int, limit: Limit, _: object) -> Result:
+        limits.append(limit)
+        return Result(target.name, first, 300, 300, 0, 1.0, 0.1, ())
+
+    monkeypatch.setattr("tests.fuzz.__main__.fuzz", ran)
+    monkeypatch.setattr("sys.argv", [*"fuzz --seconds 9 --seed 1 --total 1000 pages elf trace-text".split()])
+    assert main() == 0
+    assert limits == [Limit(9.0), Limit(9.0), Limit(inf, 400)]
+    assert "trace-text" in capsys.readouterr().out
 
 
 def test_the_document_has_every_target() -> None:
