@@ -3,6 +3,8 @@
 PYTHON ?= python3
 ARGS ?=
 export PYTHON
+# Without bytecode each start compiles all modules again, and pytest rewrites all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 bin := .venv/bin
 # Programs that virtme-ng calls; without udev it finds no port to print to, without file no busybox.
@@ -21,7 +23,7 @@ release-packages := $(image-packages) $(root-packages) lintian rpm rpmlint
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run port test check vmtest demo bench fuzz soak differential shell fixtures dist deb packages image release dist-test hooks clean .venv
+.PHONY: help run port test quick check vmtest demo bench fuzz soak differential shell fixtures dist deb packages image release dist-test hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +39,12 @@ test: .venv/test.stamp ## the suites of this machine, and the kernel suite in a 
 	@scripts/debian-packages $(suite-packages) $(arm-packages) $(image-packages) $(root-packages) chromium chromium-driver openssl
 	@command -v npm >/dev/null || scripts/debian-packages npm
 	@$(bin)/python -m tests.vm test $(ARGS)
+
+quick: .venv/test.stamp ## lint, format, types and the unit tests of the files that differ from the last commit
+	$(bin)/ruff check -q
+	$(bin)/ruff format --check -q
+	$(bin)/mypy
+	$(bin)/python -m tests.quick
 
 check: .venv/test.stamp ## lint, format, types and the unit tests that are not slow
 	$(bin)/ruff check

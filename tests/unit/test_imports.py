@@ -53,8 +53,13 @@ def in_python(source: str) -> Iterator[str]:
             assert node.level == 0, "an import names its module in full"
             if ours(node.module or ""):
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        elif isinstance(node, ast.Call) and called(node.func).endswith(("import_module", "__import__")):
             yield from re.findall(rf"\b{NAME}[\w.]*\w", ast.unparse(node.args[0]))
+
+
+def called(function: ast.expr) -> str:
+    """Return the last name of what is called; "" if that has none. ast.unparse() takes ten times longer."""
+    return getattr(function, "attr", getattr(function, "id", ""))
 
 
 IMPORT = re.compile(
