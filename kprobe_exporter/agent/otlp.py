@@ -16,7 +16,7 @@ from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import Channel, SignalCounts, short_turns
 from kprobe_exporter.export.otlp.clock import WallClock
-from kprobe_exporter.export.otlp.encode import SpanRequests
+from kprobe_exporter.export.otlp.encode import Requests
 from kprobe_exporter.export.otlp.metrics import Conversion, Pusher, pack, size
 from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.select import Identity, Selector
@@ -86,8 +86,8 @@ class OtlpExport:
         self._resource = resource()
         self._stack = ExitStack()
         self._descriptions: dict[int, Description] = {}  # the channels' threads look things up in it
-        self._requests = SpanRequests(self._resource, SCOPE)
-        self._builder = Builder(self._descriptions, self._resource, self._clock)
+        self._requests = Requests(self._resource, SCOPE)
+        self._builder = Builder(self._descriptions, self._clock)
         self._probes: dict[int, tuple[str, int | None]] = {}
         self._removed: dict[int, None] = {}  # by layout_id, the oldest first
         self._channels: dict[Signal, Channel[Emission]] = {}
@@ -173,11 +173,8 @@ class OtlpExport:
         """Start the channel of this signal, if there is none yet. Raises StartError."""
         if signal in self._channels:
             return
-        build: Callable[[Emission], object]
-        if signal == "span":
-            build, sender = self._builder.span, connect("traces", self._settings, self._requests)
-        else:
-            build, sender = self._builder.log, connect("logs", self._settings)
+        build = self._builder.span if signal == "span" else self._builder.log
+        sender = connect(NAMES[signal], self._settings, self._requests)
         channel = Channel(
             NAMES[signal], build, sender, self._otlp.queue, arrived=self._arrived, memory=memory
         )

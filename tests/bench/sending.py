@@ -13,6 +13,8 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogs
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpLogs
@@ -26,10 +28,10 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from kprobe_exporter.agent.otlp import NAMES, Signal
 from kprobe_exporter.aggregate.recipes import getter
-from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
+from kprobe_exporter.export.otlp.build import DURATION, HIT, SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import BATCH, Channel, Sender
 from kprobe_exporter.export.otlp.clock import WallClock
-from kprobe_exporter.export.otlp.encode import SpanRequests
+from kprobe_exporter.export.otlp.encode import Requests
 from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Protocol
 from kprobe_exporter.export.otlp.transport import connect
@@ -126,7 +128,7 @@ def send(way: Way, emissions: Sequence[Emission], count: int) -> Took:
 
 def ours(signal: Signal, sender: Sender) -> Way:
     """As ``agent.otlp`` has it: a channel, and what it builds on its own thread."""
-    builder = Builder(DESCRIBED, resource(), WallClock())
+    builder = Builder(DESCRIBED, WallClock())
     build: Callable[[Emission], object] = builder.span if signal == "span" else builder.log
     channel = Channel(NAMES[signal], build, sender, QUEUE)
     channel.start()
@@ -155,12 +157,11 @@ def usual(signal: Signal, exporter: Any) -> Way:
     counted: Any = Counted(exporter)
     told, clock = Resource(resource().attributes), WallClock()
     if signal == "log":
-        builder = Builder(DESCRIBED, told, clock)
         loggers = LoggerProvider(told)
         loggers.add_log_record_processor(BatchLogRecordProcessor(counted, max_queue_size=QUEUE))
         emit = loggers.get_logger(SCOPE.name, SCOPE.version).emit
         return Way(
-            lambda emission: emit(builder.log(emission).log_record),
+            lambda emission: emit(record_of(emission, clock)),
             lambda: counted.exported,
             loggers.shutdown,
         )
@@ -178,6 +179,24 @@ def usual(signal: Signal, exporter: Any) -> Way:
         span.end(begin + record[LSEEK.place("duration") or 0])
 
     return Way(put, lambda: counted.exported, tracers.shutdown)
+
+
+def record_of(emission: Emission, clock: WallClock) -> LogRecord:
+    """The SDK's log record with what ours tell."""
+    described, record = DESCRIBED[1], emission.record
+    attributes, error = described.attributes(emission)
+    took = described.duration(record) or 0
+    severity = SeverityNumber.INFO if error is None else SeverityNumber.ERROR
+    return LogRecord(
+        timestamp=clock.unix_ns(record[TIME]) + took,
+        observed_timestamp=clock.now(),
+        context=Context(),
+        severity_text=severity.name,
+        severity_number=severity,
+        body=described.line(attributes, record),
+        attributes={**attributes, DURATION: took / 1e9},
+        event_name=HIT,
+    )
 
 
 def built(exporter: Any) -> Way:
@@ -212,8 +231,8 @@ def readable(emission: Emission, told: Resource, clock: WallClock) -> ReadableSp
 def opened(way: str, signal: Signal, protocol: Protocol, endpoint: str) -> Way:
     """A way to a collector; the SDK's exporters are as it makes them."""
     if way == OURS:
-        pack: Callable[[Sequence[Any]], Any] = SpanRequests(resource(), SCOPE) if signal == "span" else list
-        return ours(signal, connect(NAMES[signal], OtlpSettings(endpoint, protocol), pack))
+        encode = Requests(resource(), SCOPE)
+        return ours(signal, connect(NAMES[signal], OtlpSettings(endpoint, protocol), encode))
     make: Callable[..., Any]
     if protocol == "grpc":
         make = GrpcSpans if signal == "span" else GrpcLogs

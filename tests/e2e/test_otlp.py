@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry._logs import LogRecord, SeverityNumber
-from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -74,17 +72,17 @@ def span(number: int) -> bytes:
     )
 
 
-def record(number: int) -> ReadableLogRecord:
-    log_record = LogRecord(
-        timestamp=BEGIN + number,
-        observed_timestamp=BEGIN,
-        severity_text="INFO",
-        severity_number=SeverityNumber.INFO,
-        body=f"open by {number}",
-        attributes={"kprobe.name": "open", "thread.id": number},
-        event_name="kprobe.hit",
+def record(number: int) -> bytes:
+    return encode.log_record(
+        BEGIN + number,
+        BEGIN,
+        "kprobe.hit",
+        f"open by {number}",
+        {"kprobe.name": "open", "thread.id": number},
+        0,
+        0,
+        error=False,
     )
-    return ReadableLogRecord(log_record, RESOURCE, SCOPE)
 
 
 BUILD: dict[Signal, Any] = {"traces": span, "logs": record}
@@ -95,7 +93,7 @@ def send(signal: Signal, server: MockServer | Rotel, protocol: Any, compression:
     settings = OtlpSettings(
         server.endpoints[protocol], protocol, compression=compression, timeout=patience(10)
     )
-    sender = connect(signal, settings, encode.SpanRequests(RESOURCE, SCOPE) if signal == "traces" else list)
+    sender = connect(signal, settings, encode.Requests(RESOURCE, SCOPE))
     channel: Channel[int] = Channel(signal, BUILD[signal], sender, capacity=10_000)
     channel.start()
     for number in range(COUNT):

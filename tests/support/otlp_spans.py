@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from kprobe_exporter.export.otlp.encode import SpanRequests
+from kprobe_exporter.export.otlp.encode import Requests
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import Transport, connect
 
@@ -20,7 +20,7 @@ SCOPE = InstrumentationScope("kprobe_exporter", "1")
 
 def connect_traces(settings: OtlpSettings) -> Transport:
     """The transport of spans, with the resource and the scope of this module."""
-    return connect("traces", settings, SpanRequests(RESOURCE, SCOPE))
+    return connect("traces", settings, Requests(RESOURCE, SCOPE))
 
 
 def span(number: int, name: str = "") -> bytes:

@@ -8,6 +8,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -67,10 +68,12 @@ class Conversion:
         return made
 
 
-def pack(resource: Resource, scope: InstrumentationScope, metrics: Sequence[sdk.Metric]) -> sdk.MetricsData:
-    """Wrap metrics in the type that the SDK's exporter takes."""
+def pack(resource: Resource, scope: InstrumentationScope, metrics: Sequence[sdk.Metric]) -> bytes:
+    """Return an ExportMetricsServiceRequest."""
     scoped = sdk.ScopeMetrics(scope, metrics, scope.schema_url or "")
-    return sdk.MetricsData([sdk.ResourceMetrics(resource, [scoped], resource.schema_url)])
+    data = sdk.MetricsData([sdk.ResourceMetrics(resource, [scoped], resource.schema_url)])
+    request: bytes = encode_metrics(data).SerializeToString()
+    return request
 
 
 def size(metrics: Sequence[sdk.Metric]) -> int:

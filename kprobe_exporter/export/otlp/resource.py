@@ -16,17 +16,6 @@ NODE_NAMES = ("K8S_NODE_NAME", "NODE_NAME")
 """Variables that a manifest fills with the node's name (``fieldRef: spec.nodeName``)."""
 
 
-class _Resource(Resource):
-    """A resource that computes its hash once: the SDK's encoder asks for the hash with every span."""
-
-    def __init__(self, attributes: Mapping[str, str]) -> None:
-        super().__init__(attributes)
-        self._hash = super().__hash__()
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
 def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | None = None) -> Resource:
     """The resource of all signals. OTEL_SERVICE_NAME overrides OTEL_RESOURCE_ATTRIBUTES, and these ours.
 
@@ -52,7 +41,7 @@ def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | 
     attributes |= _listed(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     if name := environ.get("OTEL_SERVICE_NAME", "").strip():
         attributes["service.name"] = name
-    return _Resource({_text(key): _text(value) for key, value in attributes.items()})
+    return Resource({_text(key): _text(value) for key, value in attributes.items()})
 
 
 def _listed(text: str) -> dict[str, str]:

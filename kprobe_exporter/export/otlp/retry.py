@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 MAX_PAUSE = 300.0
 """Seconds: the longest pause that a collector can request."""
@@ -30,21 +30,7 @@ class RequestOutcome(NamedTuple):
     unanswered: bool = False
 
 
-class NotTaken(Exception):
-    """Raised through the SDK's exporter when all attempts failed, so that the exporter does not retry."""
-
-
 TIMED_OUT = RequestOutcome(False, "no answer within the timeout", retry=True, unanswered=True)
-
-
-def accepted(response: Any) -> RequestOutcome:
-    """Return the outcome of an accepted request, whose response says how many items were rejected.
-
-    Their field's name differs between the signals: ``rejected_spans``, ``rejected_log_records`` and so on.
-    """
-    said = response.partial_success
-    rejected = [number for field, number in said.ListFields() if field.name.startswith("rejected_")]
-    return RequestOutcome(True, said.error_message, rejected=max([0, *rejected]))
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -63,9 +49,8 @@ def root_of(error: BaseException) -> str:
 class Retries:
     """Sends each request until it is accepted, refused for good, or older than ``retry`` seconds.
 
-    One thread calls ``run``; any thread may call ``stop``. ``answer`` belongs to the last request; it is None
-    if there was no request since ``clear``. ``delayed`` is called after a failed attempt, if the request is
-    retried for longer than its timeout.
+    One thread calls ``run``; any thread may call ``stop``. ``answer`` belongs to the last request.
+    ``delayed`` is called after a failed attempt, if the request is retried for longer than its timeout.
     """
 
     def __init__(
@@ -75,7 +60,7 @@ class Retries:
         wait: Callable[[float], bool] | None = None,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self.answer: RequestOutcome | None = None
+        self.answer = TIMED_OUT
         self.delayed: Callable[[RequestOutcome], object] = lambda _: None
         self._retry = retry
         self._clock = clock
@@ -84,9 +69,6 @@ class Retries:
         self._wait = wait or self._stopped.wait
         self._end = float("inf")
         self._not_before = float("-inf")
-
-    def clear(self) -> None:
-        self.answer = None
 
     def run(self, once: Callable[[float, bool], RequestOutcome], timeout: float) -> bool:
         """Call ``once`` until it returns a final answer or the request is too old; True if it is ``taken``.

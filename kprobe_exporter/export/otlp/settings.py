@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
+from kprobe_exporter import __version__
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.util.file_access import all_may_read, who_may_change
 
@@ -18,6 +19,11 @@ Protocol: TypeAlias = Literal["http/protobuf", "grpc"]
 
 MAX_REQUEST = 4 << 20
 """Bytes of one request before compression: the default limit of gRPC servers."""
+
+USER_AGENT = f"kprobe_exporter/{__version__}"
+
+DEFAULT_TIMEOUT = 10.0
+"""Seconds, the specification's."""
 
 SHORTEST = 4
 """Characters; what is shorter is no secret, and would tear other words apart."""
@@ -51,10 +57,7 @@ class OtlpSettings:
 
 
 def protocol_of(signal: Signal, settings: OtlpSettings) -> Protocol:
-    """The protocol of a signal; the default is what the specification recommends. Raises StartError.
-
-    Each of the SDK's exporters has one protocol, so the code that chooses one must read this variable.
-    """
+    """The protocol of a signal; the default is what the specification recommends. Raises StartError."""
     found = (settings.protocol or variable(signal, "PROTOCOL") or "http/protobuf").strip()
     if found in ("http/protobuf", "grpc"):
         return "grpc" if found == "grpc" else "http/protobuf"
@@ -96,12 +99,7 @@ def check(signal: Signal, settings: OtlpSettings) -> Protocol:
         if entry.strip() and not (equals and name.strip()):
             where = _name_of(signal, "HEADERS")
             log.warning("entry %d of %s is no NAME=VALUE: it is left out", number, where)
-    files = {
-        "certificate": settings.certificate or variable(signal, "CERTIFICATE"),
-        "client_certificate": settings.client_certificate or variable(signal, "CLIENT_CERTIFICATE"),
-        "client_key": settings.client_key or variable(signal, "CLIENT_KEY"),
-    }
-    for name, file in files.items():
+    for name, file in files_of(signal, settings).items():
         if file and "-----BEGIN" in file:
             raise StartError(f"otlp.{name} is PEM itself: write it to a file, and give the file's path.")
         if file:
@@ -128,23 +126,49 @@ def _check_endpoint(signal: Signal, settings: OtlpSettings) -> None:
         return
     if re.search(r"\s", endpoint) or endpoint[0] in _QUOTES or endpoint[-1] in _QUOTES:
         raise StartError(f"{where} has a blank or quotes in it: write the URL alone, as http://HOST:4318.")
+    try:
+        urlsplit(endpoint)
+    except ValueError:
+        raise StartError(f"{where} is not a URL: write it for example as http://HOST:4318.") from None
     of_http = endpoint.lower().startswith(("http://", "https://"))
     if protocol_of(signal, settings) != "grpc" and not of_http:
         raise StartError(f"{where} has no scheme: with http/protobuf write http:// or https:// before it.")
 
 
-def timeout_of(signal: Signal, settings: OtlpSettings) -> float | None:
-    """Return the seconds of one attempt, None for the SDK's default. Raises StartError.
-
-    The variable is in milliseconds by the specification, and the SDK would take it for seconds.
-    """
+def timeout_of(signal: Signal, settings: OtlpSettings) -> float:
+    """Return the seconds of one attempt. Raises StartError. The variable is in milliseconds."""
     text = variable(signal, "TIMEOUT")
     if settings.timeout is not None or not text:
-        return settings.timeout
+        return settings.timeout or DEFAULT_TIMEOUT
     if not re.fullmatch(r"0*[1-9]\d{0,8}", text.strip(), re.ASCII):
         where = _name_of(signal, "TIMEOUT")
         raise StartError(f"{where} is not a number of milliseconds: write it for example as 10000.")
     return int(text) / 1000
+
+
+def compressed(signal: Signal, settings: OtlpSettings) -> bool:
+    """Return whether requests are compressed by gzip. Raises StartError."""
+    found = (settings.compression or variable(signal, "COMPRESSION") or "none").strip().lower()
+    if found in ("gzip", "none"):
+        return found == "gzip"
+    raise StartError(f"{_name_of(signal, 'COMPRESSION')} is not supported: set it to gzip or none.")
+
+
+def headers_of(signal: Signal, settings: OtlpSettings) -> dict[str, str]:
+    """Return the headers of each request, by lower-case name. The settings' replace the environment's."""
+    from opentelemetry.util.re import parse_env_headers  # noqa: PLC0415  # not before something is exported
+
+    headers = dict(parse_env_headers(variable(signal, "HEADERS") or "", liberal=True))
+    return headers | {name.lower(): value for name, value in (settings.headers or {}).items()}
+
+
+def files_of(signal: Signal, settings: OtlpSettings) -> dict[str, str | None]:
+    """Return the names of the PEM files, by the setting's name; None for a file that is not configured."""
+    return {
+        "certificate": settings.certificate or variable(signal, "CERTIFICATE"),
+        "client_certificate": settings.client_certificate or variable(signal, "CLIENT_CERTIFICATE"),
+        "client_key": settings.client_key or variable(signal, "CLIENT_KEY"),
+    }
 
 
 def redaction(signal: Signal, settings: OtlpSettings) -> Callable[[str], str]:

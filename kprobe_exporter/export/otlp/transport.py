@@ -4,11 +4,18 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from kprobe_exporter.errors import StartError
-from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
-from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, collector_of, redaction
+from kprobe_exporter.export.otlp.retry import RequestOutcome, Retries
+from kprobe_exporter.export.otlp.settings import (
+    MAX_REQUEST,
+    OtlpSettings,
+    Signal,
+    check,
+    collector_of,
+    redaction,
+    timeout_of,
+)
 from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
@@ -21,29 +28,38 @@ MAX_REASON = 300
 NOISY = ("opentelemetry", "grpc", "urllib3")
 """Libraries that log every failed request, some with a traceback; ``Transport`` logs a failure once."""
 
+Encode = Callable[[Sequence[Any]], bytes]
+
+
+class Link(Protocol):
+    """The way to the collector by one protocol."""
+
+    def send(self, request: bytes, timeout: float) -> RequestOutcome: ...
+    def close(self) -> None: ...
+
 
 class Transport:
-    """Sends batches of one signal through one exporter of the SDK.
+    """Sends batches of one signal over a link, again and again if need be.
 
-    One thread calls ``export``; any thread may call ``stop`` and ``close``. The exporter's return value is
-    ignored, because it does not show a partial rejection: ``attempts`` has the answer. ``pack`` converts a
-    list of items to what the exporter takes, and ``size`` returns how many items they count as.
+    One thread calls ``export``; any thread may call ``stop`` and ``close``. ``encode`` makes a request of
+    items, and ``size`` returns how many items they count as.
     """
 
     def __init__(
         self,
         signal: Signal,
         settings: OtlpSettings,
-        exporter: Any,
+        link: Link,
         attempts: Retries,
-        pack: Callable[[Sequence[Any]], Any] = list,
+        encode: Encode,
         size: Callable[[Sequence[Any]], int] = len,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._signal = signal
-        self._exporter = exporter
+        self._link = link
+        self._timeout = timeout_of(signal, settings)
         self._attempts = attempts
-        self._pack = pack
+        self._encode = encode
         self._size = size
         self._loses, self._waits = Trouble(QUIET, clock), Trouble(QUIET, clock)
         attempts.delayed = self._report_delay
@@ -51,24 +67,21 @@ class Transport:
         self._collector = self._redact(collector_of(signal, settings))
 
     def export(self, items: Sequence[Any]) -> int:
-        """Send all items, again and again if need be; return how many of them the collector accepted.
+        """Send all items; return how many of them the collector accepted.
 
-        If the SDK cannot make a request of the items, because one cannot be encoded or because together they
-        are too large, they are sent in halves.
+        If no request can be made of the items, because one cannot be encoded or because together they are too
+        large, they are sent in halves.
         """
-        self._attempts.clear()
-        try:
-            self._exporter.export(self._pack(items))
-        except NotTaken:
-            pass
-        except Exception as error:
-            why = self._redact(str(error))
-            log.debug("%d %s cannot be encoded together: %s", len(items), self._signal, why)
-        answer = self._attempts.answer
-        if answer is None and len(items) > 1:
+        request = self._encoded(items)
+        if request is None and len(items) > 1:
             half = len(items) // 2
             return self.export(items[:half]) + self.export(items[half:])
-        answer = answer or RequestOutcome(False, "it cannot be encoded")
+        answer = RequestOutcome(False, "it cannot be encoded")
+        if request is not None:
+            self._attempts.run(
+                lambda left, empty: self._link.send(b"" if empty else request, left), self._timeout
+            )
+            answer = self._attempts.answer
         size = self._size(items)
         taken = max(0, size - answer.rejected) if answer.taken else 0
         lost = size - taken
@@ -80,6 +93,16 @@ class Transport:
             text = "%d of %d %s were not taken by the collector at %s: %s"
             log.warning(text, lost, size, self._signal, self._collector, self._why(answer))
         return taken
+
+    def _encoded(self, items: Sequence[Any]) -> bytes | None:
+        """Return a request of the items, None if there is none that a server accepts."""
+        try:
+            request = self._encode(items)
+        except Exception as error:
+            why = self._redact(str(error))
+            log.debug("%d %s cannot be encoded together: %s", len(items), self._signal, why)
+            return None
+        return request if len(request) <= MAX_REQUEST else None
 
     def _report_delay(self, answer: RequestOutcome) -> None:
         if self._waits.failed():
@@ -99,16 +122,16 @@ class Transport:
 
     def close(self) -> None:
         """Close the connection; this ends a request that is under way."""
-        self._exporter.shutdown()
+        self._link.close()
 
 
 def connect(
     signal: Signal,
     settings: OtlpSettings,
-    pack: Callable[[Sequence[Any]], Any] = list,
+    encode: Encode,
     size: Callable[[Sequence[Any]], int] = len,
 ) -> Transport:
-    """Create the transport of one signal. Imports the SDK, and only the protocol that is in use.
+    """Create the transport of one signal. Imports only the protocol that is in use.
 
     Nothing is sent, so a collector that does not run yet is no error. Raises StartError for settings that can
     never work.
@@ -119,19 +142,9 @@ def connect(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # A push of metrics has all that the one before it had, so no push waits for the collector.
     attempts = Retries(0.0 if signal == "metrics" else settings.retry)
-    make: Callable[[Signal, OtlpSettings, Retries], Any]
+    make: Callable[[Signal, OtlpSettings], Link]
     if check(signal, settings) == "grpc":
-        from kprobe_exporter.export.otlp.over_grpc import exporter as make  # noqa: PLC0415
+        from kprobe_exporter.export.otlp.over_grpc import GrpcLink as make  # noqa: PLC0415
     else:
-        from kprobe_exporter.export.otlp.over_http import exporter as make  # noqa: PLC0415
-    try:
-        made = make(signal, settings, attempts)
-    except StartError:
-        raise
-    except Exception:  # the SDK's class differs for each variable that it cannot read, and its text quotes it
-        names = sorted(name for name in os.environ if name.startswith("OTEL_EXPORTER_OTLP_"))
-        where = " or ".join(names) or "otlp"
-        raise StartError(
-            f"the OTLP exporter of {signal} cannot be set up: {where} has a value that is not allowed there."
-        ) from None
-    return Transport(signal, settings, made, attempts, pack, size)
+        from kprobe_exporter.export.otlp.over_http import HttpLink as make  # noqa: PLC0415
+    return Transport(signal, settings, make(signal, settings), attempts, encode, size)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from kprobe_exporter.agent import otlp as telemetry
 from kprobe_exporter.agent.otlp import FLUSH, OtlpExport, memory
@@ -150,7 +151,7 @@ def test_an_event_is_a_log_record(collector: Collector) -> None:
     made.feed((5, 1, 0, 7, 70, None, -2), (5, 2, 0, 7, 70, None, 4))
     assert made.close() == {("exported", "logs"): 1}
     (record,) = collector.got["logs"]
-    assert record.log_record.attributes["kprobe.return_value"] == -2
+    assert attributes_of(LogRecord.FromString(record).attributes)["kprobe.return_value"] == -2
     assert made.exemplars == []
 
 

@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -99,11 +102,19 @@ def told(span: Span) -> tuple[object, ...]:
     )
 
 
-def told_of_log(item: Any) -> tuple[object, ...]:
+def told_of_log(log: LogRecord) -> tuple[object, ...]:
     """What must be the same by every way, of a log record."""
-    log = item.log_record
-    values = log.body, log.severity_number, log.event_name
-    return (*values, dict(log.attributes), dict(item.resource.attributes))
+    values = log.body.string_value, log.severity_number, log.severity_text, log.event_name
+    return (*values, attributes_of(log.attributes))
+
+
+def log_encoded(item: ReadableLogRecord) -> LogRecord:
+    """A log record of the SDK, as the SDK encodes it."""
+    [of_resource] = encode_logs([item]).resource_logs
+    assert attributes_of(of_resource.resource.attributes) == dict(resource().attributes)
+    [of_scope] = of_resource.scope_logs
+    log: LogRecord = LogRecord.FromString(of_scope.log_records[0].SerializeToString())
+    return log
 
 
 def sent(way: Way, count: int) -> None:
@@ -134,9 +145,9 @@ def test_the_same_log_records_by_every_way() -> None:
     by_us, by_logger = KeepingSender(), Kept("log")
     sent(ours("log", by_us), 2 * ERRORS)
     sent(usual("log", by_logger), 2 * ERRORS)
-    found = [[told_of_log(item) for item in items] for items in (by_us.items, by_logger.items)]
-    assert found[0] == found[1]
-    assert len(found[0]) == 2 * ERRORS
+    found = [told_of_log(LogRecord.FromString(item)) for item in by_us.items]
+    assert found == [told_of_log(log_encoded(item)) for item in by_logger.items]
+    assert len(found) == 2 * ERRORS
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])

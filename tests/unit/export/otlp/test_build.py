@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry._logs import SeverityNumber
-from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.semconv._incubating.attributes import cpu_attributes, process_attributes, thread_attributes
 from opentelemetry.semconv.attributes import code_attributes, error_attributes
 
@@ -52,7 +50,12 @@ def builder(
     returned = getter(layout, "return") if layout.place("return") is not None else None
     layout = replace(layout, args=tuple(arg._replace(pointer=arg.name in pointers) for arg in layout.args))
     descriptions = {layout.layout_id: Description(layout, kind, name_of, named, returned)}
-    return Builder(descriptions, Resource({"a": "b"}), WallClock(lambda: 0, lambda: EPOCH))
+    return Builder(descriptions, WallClock(lambda: 0, lambda: EPOCH))
+
+
+def log_of(built: Builder, emission: Emission) -> Any:
+    """Return a decoded log record."""
+    return LogRecord.FromString(built.log(emission))
 
 
 def span_attributes(built: Builder, record: Record, **more: Any) -> dict[str, Any]:
@@ -167,18 +170,18 @@ class TestSpan:
 
 class TestLog:
     def test_all_of_it(self) -> None:
-        built = builder(POINT, "kprobe").log(Emission(point()))
-        record = built.log_record
-        assert (record.event_name, record.timestamp, record.observed_timestamp) == (
+        record = log_of(builder(POINT, "kprobe"), Emission(point()))
+        assert (record.event_name, record.time_unix_nano, record.observed_time_unix_nano) == (
             "kprobe.hit",
             EPOCH + 1_000,
             EPOCH,
         )
-        assert (record.severity_number, record.severity_text) == (SeverityNumber.INFO, "INFO")
-        assert (record.trace_id, record.span_id, int(record.trace_flags or 0)) == (0, 0, 0)
-        assert record.body == 'do_sys_openat2(dfd=-100, filename="/etc/passwd"), cat[71] on CPU 3'
-        assert built.resource.attributes["a"] == "b"
-        assert dict(record.attributes or {}) == {
+        assert (record.severity_number, record.severity_text) == (SeverityNumber.SEVERITY_NUMBER_INFO, "INFO")
+        assert (record.trace_id, record.span_id, record.flags) == (b"", b"", 0)
+        assert (
+            record.body.string_value == 'do_sys_openat2(dfd=-100, filename="/etc/passwd"), cat[71] on CPU 3'
+        )
+        assert attributes_of(record.attributes) == {
             "kprobe.name": "open",
             "kprobe.kind": "kprobe",
             "code.function.name": "do_sys_openat2",
@@ -191,30 +194,35 @@ class TestLog:
         }
 
     def test_one_in_a_span(self) -> None:
-        record = builder(POINT).log(Emission(point(), 5, 0, 6)).log_record
-        assert (record.trace_id, record.span_id, int(record.trace_flags or 0)) == (5, 6, 1)
+        record = log_of(builder(POINT), Emission(point(), 5, 0, 6))
+        assert (record.trace_id[-1], record.span_id[-1], record.flags) == (5, 6, 1)
 
     def test_one_of_an_error(self) -> None:
-        record = builder(BACK, "kretprobe").log(Emission((3, 1, 0, 7, 7, None, -2))).log_record
-        assert (record.severity_number, record.severity_text) == (SeverityNumber.ERROR, "ERROR")
-        assert record.body == "f() = -2 ENOENT, [7] on CPU 0"
+        record = log_of(builder(BACK, "kretprobe"), Emission((3, 1, 0, 7, 7, None, -2)))
+        assert (record.severity_number, record.severity_text) == (
+            SeverityNumber.SEVERITY_NUMBER_ERROR,
+            "ERROR",
+        )
+        assert record.body.string_value == "f() = -2 ENOENT, [7] on CPU 0"
 
     def test_one_of_a_call(self) -> None:
-        record = builder(pointers=("file",)).log(Emission(call(-5))).log_record
-        assert record.body == 'vfs_fsync_range(name="data") = -5 EIO in 0.003 ms, postgres[71] on CPU 3'
-        assert record.timestamp == EPOCH + 3_500  # its end
-        assert (record.attributes or {})["kprobe.duration"] == 2.5e-6
+        record = log_of(builder(pointers=("file",)), Emission(call(-5)))
+        assert (
+            record.body.string_value
+            == 'vfs_fsync_range(name="data") = -5 EIO in 0.003 ms, postgres[71] on CPU 3'
+        )
+        assert record.time_unix_nano == EPOCH + 3_500  # its end
+        assert attributes_of(record.attributes)["kprobe.duration"] == 2.5e-6
 
     def test_a_duration_of_ones_own_is_an_argument(self) -> None:
         layout = Layout(4, "p", "p", "entry", "f", (Arg("duration", "int"),))
-        record = builder(layout).log(Emission((4, 1, 0, 7, 7, None, 9))).log_record
-        assert (record.attributes or {})["kprobe.arg.duration"] == 9
+        record = log_of(builder(layout), Emission((4, 1, 0, 7, 7, None, 9)))
+        assert attributes_of(record.attributes)["kprobe.arg.duration"] == 9
 
     def test_the_body_is_one_bounded_line(self) -> None:
         layout = replace(POINT, args=tuple(Arg(f"a{n}", "str") for n in range(20)))
-        built = builder(layout).log(Emission((2, 1, 0, 7, 7, None, *[b"\n" * 2000] * 20)))
-        body = built.log_record.body
-        assert isinstance(body, str)
+        record = log_of(builder(layout), Emission((2, 1, 0, 7, 7, None, *[b"\n" * 2000] * 20)))
+        body = record.body.string_value
         assert len(body) == 4096
         assert body.isprintable()
 
@@ -286,4 +294,4 @@ def test_whatever_was_read_can_be_sent(
     if build is Builder.span:
         assert decoded(built).name == "vfs_fsync_range"
     else:
-        assert encode_logs([built]).SerializeToString()
+        assert LogRecord.FromString(built).event_name == "kprobe.hit"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics.export import Metric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -43,7 +43,7 @@ class Clock:
 
 def encoded(metrics: Sequence[Metric]) -> dict[str, Any]:
     """Return the encoded metrics by name, as the collector gets them."""
-    request = encode_metrics(PACK(metrics))
+    request = ExportMetricsServiceRequest.FromString(PACK(metrics))
     return {metric.name: metric for metric in request.resource_metrics[0].scope_metrics[0].metrics}
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp.resource import resource
-from kprobe_exporter.export.otlp.retry import RequestOutcome
+from kprobe_exporter.export.otlp.retry import RequestOutcome, Retries
 from kprobe_exporter.export.otlp.settings import REMOVED, OtlpSettings, collector_of, redaction
 from kprobe_exporter.export.otlp.transport import Transport
 from tests.support.otlp_spans import connect_traces, spans
@@ -138,12 +138,13 @@ def test_what_a_collector_says_is_shown_without_the_token(told: Told) -> None:
     settings = OtlpSettings(HERE, headers={"authorization": f"Bearer {SECRET}"})
 
     class Refusing:
-        def export(self, _: object) -> None:
-            transport._attempts.answer = RequestOutcome(False, f"401: the token {SECRET} is not known")
+        def send(self, request: bytes, timeout: float) -> RequestOutcome:
+            return RequestOutcome(False, f"401: the token {SECRET} is not known")
 
-    transport = connect_traces(settings)
-    transport = Transport("traces", settings, Refusing(), transport._attempts)
-    transport.export([1])
+        def close(self) -> None:
+            pass
+
+    Transport("traces", settings, Refusing(), Retries(), bytes).export([1])
     assert f"401: the token {REMOVED} is not known" in told()
 
 

@@ -1,28 +1,38 @@
-"""The transport: the answers say how many items were taken, and the settings reach the SDK."""
+"""The transport: the answers say how many items were taken, and the settings reach the collector."""
 
 import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import grpc
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 
+from kprobe_exporter import __version__
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp import over_grpc, over_http
-from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, accepted
-from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, protocol_of, timeout_of
+from kprobe_exporter.export.otlp.encode import accepted
+from kprobe_exporter.export.otlp.retry import RequestOutcome, Retries
+from kprobe_exporter.export.otlp.settings import (
+    MAX_REQUEST,
+    OtlpSettings,
+    Signal,
+    protocol_of,
+    timeout_of,
+)
 from kprobe_exporter.export.otlp.transport import QUIET, Transport, connect
 from tests.support.acls import let_another_write
+from tests.support.otlp_faults import OK, collector
 from tests.support.otlp_services import SERVICES, Service
 
 SIGNALS: tuple[Signal, ...] = ("logs", "traces", "metrics")
@@ -35,32 +45,56 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-class FakeExporter:
-    """An exporter whose requests get the outcome ``answer(items)``; None if they cannot be encoded."""
+class FakeLink:
+    """A link whose requests get the outcome ``answer(items)``. A request with one of ``bad`` has no encoding.
+
+    An item is a byte.
+    """
 
     def __init__(
-        self, answer: Callable[[Sequence[int]], RequestOutcome | None], attempts: Retries | None = None
+        self,
+        answer: Callable[[Sequence[int]], RequestOutcome],
+        attempts: Retries | None = None,
+        bad: Collection[int] = (),
     ) -> None:
         self.answer = answer
         self.attempts = attempts or Retries()
-        self.requests: list[list[int]] = []
+        self.bad = set(bad)
+        self.requests: list[bytes] = []
 
-    def export(self, items: Sequence[int]) -> None:
-        if (answer := self.answer(items)) is None:
+    def encode(self, items: Sequence[int]) -> bytes:
+        if self.bad & set(items):
             raise ValueError("cannot be encoded")
-        self.requests.append(list(items))
-        if not self.attempts.run(lambda *_: answer, 1):
-            raise NotTaken
+        return bytes(items)
+
+    def send(self, request: bytes, timeout: float) -> RequestOutcome:
+        self.requests.append(request)
+        return self.answer(request)
+
+    def close(self) -> None:
+        pass
 
     def transport(self, clock: Callable[[], float] = time.monotonic) -> Transport:
-        return Transport("logs", OtlpSettings(), self, self.attempts, clock=clock)
+        return Transport("logs", OtlpSettings(), self, self.attempts, self.encode, clock=clock)
+
+
+def taking(_: object) -> RequestOutcome:
+    return RequestOutcome(True)
 
 
 @given(st.sets(st.integers(0, 99)))
 def test_what_cannot_be_encoded_is_told_from_what_can(bad: set[int]) -> None:
-    exporter = FakeExporter(lambda items: None if bad & set(items) else RequestOutcome(True))
-    assert exporter.transport().export(range(100)) == 100 - len(bad)
-    assert sorted(n for request in exporter.requests for n in request) == sorted(set(range(100)) - bad)
+    link = FakeLink(taking, bad=bad)
+    assert link.transport().export(range(100)) == 100 - len(bad)
+    assert sorted(b"".join(link.requests)) == sorted(set(range(100)) - bad)
+
+
+def test_large_requests_sent_in_halves() -> None:
+    link = FakeLink(taking)
+    sizes = [MAX_REQUEST, 1, MAX_REQUEST + 1, 1]  # one item is too large by itself
+    link.encode = lambda items: bytes(sum(items))  # type: ignore[method-assign]
+    assert link.transport().export(sizes) == 3
+    assert [len(request) for request in link.requests] == [MAX_REQUEST, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -73,16 +107,16 @@ def test_what_cannot_be_encoded_is_told_from_what_can(bad: set[int]) -> None:
     ],
 )
 def test_how_many_were_taken(answer: RequestOutcome, taken: int) -> None:
-    exporter = FakeExporter(lambda _: answer)
-    assert exporter.transport().export(range(10)) == taken
-    assert len(exporter.requests) == 1
+    link = FakeLink(lambda _: answer)
+    assert link.transport().export(range(10)) == taken
+    assert len(link.requests) == 1
 
 
 def test_the_log_stays_short(caplog: pytest.LogCaptureFixture) -> None:
     """A collector that fails every other request for an hour causes few and short log records."""
     now = 0.0
     answers = iter([RequestOutcome(False, "x" * 10_000), RequestOutcome(True)] * 1800)
-    transport = FakeExporter(lambda _: next(answers)).transport(lambda: now)
+    transport = FakeLink(lambda _: next(answers)).transport(lambda: now)
     with caplog.at_level(logging.INFO, "kprobe_exporter"):
         for _ in range(3600):
             transport.export([1])
@@ -104,14 +138,8 @@ def test_the_log_says_that_items_wait(caplog: pytest.LogCaptureFixture) -> None:
         away = now < 30 or now > 100
         return RequestOutcome(False, "Connection refused", retry=True) if away else RequestOutcome(True)
 
-    exporter = FakeExporter(lambda _: RequestOutcome(True), Retries(300, lambda: now, wait, lambda *_: 1.0))
-    transport = exporter.transport(lambda: now)
-
-    def export(items: Sequence[int]) -> None:
-        if not exporter.attempts.run(lambda *_: answer(items), 10):
-            raise NotTaken
-
-    exporter.export = export  # type: ignore[method-assign]
+    link = FakeLink(answer, Retries(300, lambda: now, wait, lambda *_: 1.0))
+    transport = link.transport(lambda: now)
     with caplog.at_level(logging.INFO, "kprobe_exporter"):
         assert transport.export([1, 2]) == 2
         now = 101
@@ -125,44 +153,69 @@ def test_the_log_says_that_items_wait(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-@pytest.mark.parametrize("signal", SIGNALS)
-@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_settings_reach_the_exporter(signal: Signal, protocol: Any) -> None:
-    settings = OtlpSettings("http://collector:1234/", protocol, {"X-Token": "t"}, 2.5, "gzip")
-    exporter = connect(signal, settings)._exporter
-    if protocol == "grpc":
-        assert exporter._endpoint == "collector:1234"
-        assert exporter._headers == (("x-token", "t"),)
-        assert exporter._timeout == 2.5
-        assert exporter._compression is grpc.Compression.Gzip
-        assert isinstance(exporter._client, over_grpc.GrpcClient)
-    else:
-        assert exporter._client._endpoint == f"http://collector:1234/v1/{signal}"
-        assert exporter._client._headers["x-token"] == "t"
-        assert exporter._client._timeout == 2.5
-        assert exporter._compression.value == "gzip"
-        assert isinstance(exporter._client._transport._session, over_http.Session)
-    exporter.shutdown()
+def request_of(signal: Signal) -> bytes:
+    request: bytes = SERVICES[signal].request().SerializeToString()
+    return request
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_settings_reach_the_collector(signal: Signal, protocol: Any) -> None:
+    with collector(protocol, OK) as seen:
+        settings = OtlpSettings(f"{seen.endpoint}/", protocol, {"X-Token": "t"}, 2.5, "gzip")
+        transport = connect(signal, settings, lambda _: request_of(signal))
+        assert transport.export([1, 2]) == 2
+        transport.close()
+    assert transport._timeout == 2.5
+    assert seen.headers[0]["x-token"] == "t"
+    assert seen.headers[0]["user-agent"].startswith(f"kprobe_exporter/{__version__}")
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("own", [False, True])
 def test_the_environment_says_the_rest(
-    signal: Signal, protocol: str, monkeypatch: pytest.MonkeyPatch
+    signal: Signal, protocol: Any, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://general:1")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "a=b")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "a=b%20c,X-Other=d e, z=1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "7500")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", protocol)
-    exporter = connect(signal, OtlpSettings())._exporter
-    if protocol == "grpc":
-        assert (exporter._endpoint, exporter._headers, exporter._timeout) == ("general:1", (("a", "b"),), 7.5)
-    else:
-        assert exporter._client._endpoint == f"http://general:1/v1/{signal}"
-        assert exporter._client._headers["a"] == "b"
-        assert exporter._client._timeout == 7.5
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    with collector(protocol, OK) as seen:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1" if own else seen.endpoint)
+        if own:  # for HTTP, the whole URL
+            path = f"/elsewhere/{signal}" if protocol != "grpc" else ""
+            monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", seen.endpoint + path)
+        transport = connect(signal, OtlpSettings(headers={"Z": "2"}), lambda _: request_of(signal))
+        assert transport.export([1]) == 1
+        transport.close()
+    assert transport._timeout == 7.5
+    [headers] = seen.headers
+    assert [headers[name] for name in ("a", "x-other", "z")] == ["b c", "d e", "2"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "variable", "plain"),
+    [
+        ("http://c:1", None, True),
+        ("https://c:1", None, False),
+        ("c:1", None, False),
+        ("c:1", "true", True),
+        ("c:1", "False", False),
+        ("http://c:1", "false", False),
+        ("https://c:1", "true", False),
+    ],
+)
+def test_grpc_without_tls(
+    endpoint: str, variable: str | None, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the SDK's exporter decides."""
+    if variable is not None:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_INSECURE", variable)
+    exporter = OTLPLogExporter(endpoint=endpoint)
     exporter.shutdown()
+    assert over_grpc._is_plain("logs", urlsplit(endpoint).scheme) is exporter._insecure is plain
 
 
 def test_milliseconds_of_the_signal_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +225,7 @@ def test_milliseconds_of_the_signal_come_first(monkeypatch: pytest.MonkeyPatch) 
     assert timeout_of("traces", OtlpSettings()) == 7.5
     assert timeout_of("traces", OtlpSettings(timeout=3)) == 3
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "")
-    assert timeout_of("traces", OtlpSettings()) is None
+    assert timeout_of("traces", OtlpSettings()) == 10
 
 
 def test_http_is_the_default() -> None:
@@ -214,7 +267,17 @@ def test_http_is_the_default() -> None:
             )
             for value in ("collector:4318", "collector", "//collector", "grpc://collector:4317")
         ),
-        (OtlpSettings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, "cannot be set up"),
+        *(
+            (
+                OtlpSettings(protocol=protocol),
+                {f"OTEL_EXPORTER_OTLP_{name}": "zip"},
+                f"OTLP_{name} is not supported: set it to gzip or none",
+            )
+            for protocol in ("grpc", "http/protobuf")
+            for name in ("COMPRESSION", "LOGS_COMPRESSION")
+        ),
+        (OtlpSettings(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1"}, "ENDPOINT is not a URL"),
+        (OtlpSettings("http://[::1", "grpc"), {}, "otlp.endpoint is not a URL"),
     ],
 )
 def test_what_can_never_work(
@@ -223,7 +286,7 @@ def test_what_can_never_work(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(StartError, match=sentence):
-        connect("logs", settings)
+        connect("logs", settings, bytes)
 
 
 @pytest.mark.parametrize("name", ["certificate", "client_certificate", "client_key"])
@@ -235,7 +298,7 @@ def test_files_that_another_user_may_write(
     let_another_write(file)
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name.upper()}", str(file))
     with pytest.raises(StartError, match=f"otlp.{name}: {file} is not safe: an ACL lets user 54321 write"):
-        connect("logs", OtlpSettings("https://127.0.0.1:1"))
+        connect("logs", OtlpSettings("https://127.0.0.1:1"), bytes)
 
 
 def test_a_key_that_every_user_may_read_is_a_warning(
@@ -245,7 +308,7 @@ def test_a_key_that_every_user_may_read_is_a_warning(
     file.touch()
     for mode, times in ((0o600, 0), (0o644, 1)):
         file.chmod(mode)
-        connect("logs", OtlpSettings("https://127.0.0.1:1", "grpc", client_key=str(file))).close()
+        connect("logs", OtlpSettings("https://127.0.0.1:1", "grpc", client_key=str(file)), bytes).close()
         assert (
             caplog.text.count(f"otlp.client_key: every user of this machine may read {file}: chmod") == times
         )
@@ -258,7 +321,7 @@ def test_files_of_certificates_may_be_anything(tmp_path: Path) -> None:
     name = str(file)
     for protocol in ("http/protobuf", "grpc"):
         settings = OtlpSettings("https://127.0.0.1:1", protocol, None, 0.2, None, name, name, name)
-        transport = connect("logs", settings)
+        transport = connect("logs", settings, bytes)
         assert transport.export([]) == 0
         transport.close()
 
@@ -268,9 +331,8 @@ def test_a_header_that_cannot_be_sent(header: str) -> None:
     """A header that cannot be sent fails the request; the batch is not sent in halves."""
     for protocol in ("http/protobuf", "grpc"):
         settings = OtlpSettings("http://127.0.0.1:1", protocol, {"x": header}, 0.2)
-        transport = connect("logs", settings)
+        transport = connect("logs", settings, bytes)
         assert transport.export([]) == 0
-        assert transport._attempts.answer is not None
         assert not transport._attempts.answer.taken
         transport.close()
 
@@ -314,7 +376,7 @@ def test_any_message(content_type: str, body: bytes) -> None:
 
 @given(st.binary())
 def test_any_body_of_a_success(body: bytes) -> None:
-    answer = over_http._accepted(body)
+    answer = accepted(body)
     assert answer.taken
     assert answer.rejected >= 0
 
@@ -324,7 +386,7 @@ def test_any_body_of_a_success(body: bytes) -> None:
 def test_what_a_response_of_any_signal_rejects(service: Service, rejected: int) -> None:
     response = service.partial(rejected)
     outcome = RequestOutcome(True, "no room" if rejected else "", rejected)
-    assert accepted(response) == over_http._accepted(response.SerializeToString()) == outcome
+    assert accepted(response.SerializeToString()) == outcome
 
 
 def retry_info(seconds: int, nanos: int) -> bytes:
@@ -362,7 +424,7 @@ import sys
 from kprobe_exporter.export.otlp import channel, settings, transport
 def there(): return sorted({"opentelemetry", "requests", "grpc"} & set(sys.modules))
 print(there())
-transport.connect("logs", settings.OtlpSettings(protocol="http/protobuf"))
+transport.connect("logs", settings.OtlpSettings(protocol="http/protobuf"), bytes)
 print(there())
 """
 
