@@ -1,4 +1,4 @@
-"""ELF files as pyelftools parses their headers: segments, sections, and symbol tables.
+"""ELF files of programs and libraries: opening one, its segments, and its symbols by name and address.
 
 An unprivileged user may have written the file. Its headers are checked against its size, all reading has one
 budget of bytes and time, and any exception of the parser becomes a GrammarError of one sentence.
@@ -15,20 +15,15 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
 
-from elftools.common.utils import struct_parse
-from elftools.elf.elffile import ELFFile
-
-from kprobe_exporter.elf.budget import STEP, Exhausted, FileBudget, MeteredFile
+from kprobe_exporter.elf.budget import STEP, Exhausted, FileBudget
 from kprobe_exporter.elf.mini_debug_info import NoTableError, decompressed
+from kprobe_exporter.elf.sections import HEADER, MOST_HEADERS, ElfSections, printable
 from kprobe_exporter.elf.tables import (
     FUNC,
-    MOST_HEADERS,
     NOTYPE,
     UNDEFINED,
     ElfSymbol,
-    Strings,
     SymbolTable,
-    printable,
 )
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.util.file_access import NotRegularError
@@ -39,8 +34,6 @@ T = TypeVar("T")
 
 MOST_KEPT = 1 << 25
 """Bytes of memory that the results of all files of a plan take, roughly. Those of four million symbols do."""
-
-HEADER = 1 << 10  # Bytes of memory that the header of a section or a segment takes, at most
 
 MOST_SEGMENTS = 64  # Executable segments, and writable ones. A usual file has one of each.
 MOST_NAMESAKES = 10_000  # Symbols of one name, such as the static functions of many source files
@@ -139,24 +132,15 @@ def _cannot_open(path: str, error: OSError | ValueError) -> str:
     return f"{path} cannot be opened: {error.strerror if isinstance(error, OSError) else error}"
 
 
-class ElfFile:
+class ElfFile(ElfSections):
     """An open file, made by ``opened``. On a damaged file its methods may raise any exception."""
 
     inode: tuple[int, int]
     mini_fault = ""
 
     def __init__(self, path: str, stream: IO[bytes], size: int, budget: FileBudget) -> None:
-        self.path, self.size, self.budget = path, size, budget
-        self.stream = cast("IO[bytes]", MeteredFile(stream, budget))
+        super().__init__(path, stream, size, budget)
         self._answers: dict[object, Any] = {}
-        start = self.stream.read(4)
-        if start != b"\x7fELF":
-            kind = "a script: probe the program that runs it" if start[:2] == b"#!" else "no ELF file"
-            raise GrammarError(f"{path} is {kind}")
-        self.elf = ELFFile(self.stream)
-        self.machine = str(self.elf["e_machine"])
-        self.order = "<" if self.elf.little_endian else ">"
-        self.wide = self.elf.elfclass == 64
 
     def offset_of(self, address: int) -> int | None:
         """Return the offset in the file of the code at this address, None if it has none."""
@@ -273,16 +257,6 @@ class ElfFile:
         ]
 
     @cached_property
-    def sections(self) -> list[Any]:
-        """The headers of the sections."""
-        entry, start, size = self.elf.structs.Elf_Shdr, self.elf["e_shoff"], self.elf["e_shentsize"]
-        count = self.elf.num_sections()
-        if count > MOST_HEADERS:
-            raise GrammarError(f"{self.path} has {count} sections, and {MOST_HEADERS} would be read")
-        self.budget.kept += HEADER * count
-        return [self.parse(entry, start + number * size) for number in range(count)]
-
-    @cached_property
     def tables(self) -> list["SymbolTable"]:
         """The table of exported and imported symbols, and that of all symbols or of a stripped file's own."""
         kinds = ("SHT_DYNSYM", "SHT_SYMTAB")
@@ -305,7 +279,7 @@ class ElfFile:
             size = stream.tell()
             stream.seek(0)
             self.budget.kept += size
-            inner = ElfFile(self.path, stream, size, self.budget)
+            inner = ElfSections(self.path, stream, size, self.budget)
             return SymbolTable(inner, inner.section("SHT_SYMTAB"))
         except Exhausted:
             raise
@@ -314,39 +288,6 @@ class ElfFile:
         except Exception:  # pyelftools may raise any kind on invalid headers
             self.mini_fault = f", as its section {MINI} is damaged"
         return None
-
-    def section(self, kind: str) -> Any:
-        """Return the header of the first section of this kind, None if there is none."""
-        return next((section for section in self.sections if section["sh_type"] == kind), None)
-
-    def named_sections(self, name: str) -> list[Any]:
-        """Return the headers of the sections of this name."""
-        number = self.elf.get_shstrndx()
-        if number >= len(self.sections):
-            return []
-        names = Strings(self, self.sections[number])
-        return [section for section in self.sections if names.text(section["sh_name"]) == name]
-
-    def section_address(self, name: str) -> int | None:
-        """Return the address of the section of this name, None if there is none."""
-        return next((int(section["sh_addr"]) for section in self.named_sections(name)), None)
-
-    def parse(self, entry: Any, at: int) -> Any:
-        """Parse one entry of a table by pyelftools' description of it."""
-        if at + entry.sizeof() > self.size:
-            raise ValueError(at)
-        return struct_parse(entry, self.stream, at)
-
-    def read(self, section: Any, start: int, size: int) -> bytes:
-        """Return bytes of a section. Raises ValueError if the section does not lie in the file."""
-        if section["sh_type"] == "SHT_NOBITS" or section["sh_offset"] + section["sh_size"] > self.size:
-            raise ValueError(section["sh_offset"])
-        self.stream.seek(section["sh_offset"] + start)
-        return self.stream.read(max(0, min(size, section["sh_size"] - start)))
-
-    def strings(self, section: Any) -> "Strings":
-        """Return the names of another section's entries."""
-        return Strings(self, self.sections[section["sh_link"]])
 
 
 def _offset_in(parts: list[Part], address: int) -> int | None:

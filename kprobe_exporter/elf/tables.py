@@ -1,4 +1,4 @@
-"""Symbol tables and string tables of ELF files, which are never held in memory as a whole.
+"""Symbol tables of ELF files, which are never held in memory as a whole.
 
 A table may have a million symbols, and a plan may ask for a thousand of them. So the first question makes an
 index of the names: hash chains in two arrays, 8 bytes a symbol. The names for it are read window by window,
@@ -8,25 +8,15 @@ each window once, in whatever order the linker wrote them. A look-up reads the f
 import struct
 import sys
 from array import array
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterator
+from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from kprobe_exporter.elf.sections import BLOCK, LONGEST_NAME, MOST_HEADERS, WINDOW, ElfSections
 from kprobe_exporter.errors import GrammarError
 
-if TYPE_CHECKING:
-    from kprobe_exporter.elf.reader import ElfFile
-
 MOST_SYMBOLS = 1 << 22  # Symbols of one table. Reading that many takes a second.
-MOST_HEADERS = 1 << 12  # Sections, segments, versions or libraries. A usual file has dozens.
-
-LONGEST_NAME = 1024
-
-BLOCK = 1 << 14  # Symbols, or bytes of names, that are read at once
-CACHED = 64  # Blocks of names that are kept
-WINDOW = 1 << 20  # Bytes of names, or of versions, that are read at once
 
 UNDEFINED = 0
 NOTYPE, FUNC, IFUNC = 0, 2, 10
@@ -56,59 +46,10 @@ class ElfSymbol(NamedTuple):
         return self.section != UNDEFINED and self.type in (NOTYPE, FUNC)
 
 
-class Strings:
-    """A string table, in which each name ends in a NUL. It is never read as a whole."""
-
-    def __init__(self, file: "ElfFile", section: Any) -> None:
-        self._file, self._section = file, section
-        self._block = lru_cache(CACHED)(self._read)
-
-    def text(self, at: int) -> str:
-        """Return the name at this place, fit for a log line: ``?`` for what does not print."""
-        number, start = divmod(at, BLOCK)
-        data = self._block(number)[start : start + LONGEST_NAME]
-        if b"\0" not in data and start + LONGEST_NAME > BLOCK:
-            data = (data + self._block(number + 1))[:LONGEST_NAME]
-        return printable(data.partition(b"\0")[0])
-
-    def holds(self, name: bytes, at: int) -> bool:
-        """Return whether this is the name at a place."""
-        return self._file.read(self._section, at, len(name) + 1) == name + b"\0"
-
-    def each(self, places: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Yield the index in ``places`` and the name of each place but 0, cut to ``LONGEST_NAME`` bytes.
-
-        Those of one window come together, the last index first.
-        """
-        windows = defaultdict[int, "array[int]"](lambda: array("I"))
-        for number, place in enumerate(places):
-            if place:
-                windows[place // WINDOW].append(number)
-        for window, numbers in windows.items():
-            start = window * WINDOW
-            data = self._file.read(self._section, start, WINDOW)
-            data += self._file.read(self._section, start + WINDOW, LONGEST_NAME) + bytes(LONGEST_NAME)
-            for last in range(len(numbers), 0, -BLOCK):
-                some = numbers[max(0, last - BLOCK) : last]
-                self._file.budget.spend(len(some))
-                for number in reversed(some):
-                    begin = places[number] - start
-                    yield number, data[begin : data.find(b"\0", begin)][:LONGEST_NAME]
-
-    def _read(self, number: int) -> bytes:
-        return self._file.read(self._section, number * BLOCK, BLOCK)
-
-
-def printable(name: bytes) -> str:
-    """Return a name fit for a log line: ``?`` for what does not print."""
-    text = name.decode("utf-8", "replace")
-    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
-
-
 class SymbolTable:
     """A symbol table with its names and, for exported symbols, the versions."""
 
-    def __init__(self, file: "ElfFile", section: Any) -> None:
+    def __init__(self, file: ElfSections, section: Any) -> None:
         self._file, self._section = file, section
         self.strings = file.strings(section)
         self.versioned = section["sh_type"] == "SHT_DYNSYM" and file.section("SHT_GNU_versym") is not None

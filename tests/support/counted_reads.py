@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.elf.budget import MeteredFile
-from kprobe_exporter.elf.reader import ElfFile
-from kprobe_exporter.elf.tables import Strings
+from kprobe_exporter.elf.sections import ElfSections, Strings
 
 
 class Reads:
@@ -15,9 +14,9 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files = self.bytes = self.names = 0
-        parse, read, each = ElfFile.__init__, MeteredFile.read, Strings.each
+        parse, read, each = ElfSections.__init__, MeteredFile.read, Strings.each
 
-        def counted_parse(file: ElfFile, *given: Any) -> None:
+        def counted_parse(file: ElfSections, *given: Any) -> None:
             self.files += 1
             parse(file, *given)
 
@@ -31,6 +30,6 @@ class Reads:
                 self.names += 1
                 yield one
 
-        monkeypatch.setattr(ElfFile, "__init__", counted_parse)
+        monkeypatch.setattr(ElfSections, "__init__", counted_parse)
         monkeypatch.setattr(MeteredFile, "read", counted_read)
         monkeypatch.setattr(Strings, "each", counted_names)
