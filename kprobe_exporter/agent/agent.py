@@ -26,9 +26,9 @@ from kprobe_exporter.agent.overhead import Machine
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_set import ProbeSet
+from kprobe_exporter.agent.probe_stacks import ProbeStacks
 from kprobe_exporter.agent.rate_limit import Trip
 from kprobe_exporter.agent.replaced_files import ReplacedFiles, plan_again, report, retained, successors
-from kprobe_exporter.agent.stacks import ProbeStacks
 from kprobe_exporter.agent.supervisor import Observation, Supervisor
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate import self_metrics
@@ -36,7 +36,7 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import Config, Probe
+from kprobe_exporter.config.model import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.labels.errno import name_of

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from kprobe_exporter.config.values import Config, Metric, Probe
+from kprobe_exporter.config.model import Config, Metric, Probe
 
 RESTART = ("namespace", "tracefs_instance", "source", "buffer_size", "buffer_total", "nested_containers")
 """The keys of ``global`` that affect the instance, its buffer, how that is read, all metric names, or which

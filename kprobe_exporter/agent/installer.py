@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from kprobe_exporter.agent.probe import ProbeState, warn_of_strings
 from kprobe_exporter.agent.replaced_files import moved
 from kprobe_exporter.agent.thread_events import Identities
-from kprobe_exporter.config.values import Config, Probe, Settings
+from kprobe_exporter.config.model import Config, Probe, Settings
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import decoders

@@ -12,7 +12,7 @@ from typing import Literal
 from kprobe_exporter.aggregate.attached_layout import attribute_readers
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import getter, is_writable, passes
-from kprobe_exporter.config.values import Export, Otlp
+from kprobe_exporter.config.model import Export, Otlp
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import Channel, SignalCounts, short_turns
 from kprobe_exporter.export.otlp.clock import WallClock

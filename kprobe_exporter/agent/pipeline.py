@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.stacks import ProbeStacks
+from kprobe_exporter.agent.probe_stacks import ProbeStacks
 from kprobe_exporter.agent.thread_events import (
     CHANGES_OF_CGROUPS,
     ENDS_OF_CALLS,
@@ -23,8 +23,8 @@ from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, record_filters, source_recipe
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
-from kprobe_exporter.aggregate.stacks import StackCounts
-from kprobe_exporter.config.values import Export, Probe
+from kprobe_exporter.aggregate.stack_counts import StackCounts
+from kprobe_exporter.config.model import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.records import Batch, Join, Layout

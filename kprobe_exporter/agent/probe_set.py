@@ -13,7 +13,7 @@ from kprobe_exporter.agent.audit import SwitchLosses
 from kprobe_exporter.agent.installer import Installer
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.stacks import ProbeStacks
+from kprobe_exporter.agent.probe_stacks import ProbeStacks
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused

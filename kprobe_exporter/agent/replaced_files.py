@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.elf import library_path
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Kind, parse_target

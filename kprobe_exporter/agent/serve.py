@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.agent.agent import Agent
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.errors import KprobeExporterError, StartError
 from kprobe_exporter.model.snapshot import Snapshot, summary
 from kprobe_exporter.service.sdnotify import Systemd

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kprobe_exporter.agent.overhead import Machine, Overhead
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.rate_limit import Budget, Trip, firings
-from kprobe_exporter.config.values import CpuShare, Threshold
+from kprobe_exporter.config.model import CpuShare, Threshold
 from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.aggregate.thread_names import Naming, ThreadNames
-from kprobe_exporter.config.values import Attach, Config, Probe
+from kprobe_exporter.config.model import Attach, Config, Probe
 from kprobe_exporter.errors import ProbeRefused, TracefsError
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.cgroups import Cgroups

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kprobe_exporter.aggregate.attached_layout import UNKNOWN, Named
-from kprobe_exporter.aggregate.stacks import StackCounts
+from kprobe_exporter.aggregate.stack_counts import StackCounts
 from kprobe_exporter.model.stacks import NOTHING, Addresses, Frames, Place, Profile, Stack, Weight
 
 MOST_WAITING = 16_384

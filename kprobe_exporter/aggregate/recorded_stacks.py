@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recipes import Getter, getter, passes
-from kprobe_exporter.aggregate.stacks import StackCounts
+from kprobe_exporter.aggregate.stack_counts import StackCounts
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
 from kprobe_exporter.model.stacks import Addresses, Stack, Weight

@@ -11,7 +11,7 @@ import click
 
 from kprobe_exporter.cli.options import config_option, kernel_errors, tracefs_option
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.diagnose.changeable_paths import changeable
 from kprobe_exporter.diagnose.dry_run import DryRunRow, look, verdict
 from kprobe_exporter.diagnose.saved_kernel import load as load_kernel

@@ -8,7 +8,7 @@ import click
 from kprobe_exporter.cli.options import config_option, tracefs_option
 from kprobe_exporter.config.fields import PATTERNS, SPACE_NAME
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Settings
+from kprobe_exporter.config.model import Settings
 from kprobe_exporter.errors import InstanceBusy, TracefsError, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs

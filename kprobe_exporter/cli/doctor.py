@@ -11,7 +11,7 @@ import click
 
 from kprobe_exporter.agent.thread_events import CGROUP_EVENTS
 from kprobe_exporter.cli.options import kernel_errors, tracefs_option
-from kprobe_exporter.config.values import Settings
+from kprobe_exporter.config.model import Settings
 from kprobe_exporter.diagnose.sandbox import confinement_checks
 from kprobe_exporter.diagnose.saved_kernel import describe, take
 from kprobe_exporter.diagnose.saved_kernel import save as write

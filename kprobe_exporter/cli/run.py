@@ -12,7 +12,7 @@ from kprobe_exporter.cli import WRONG_USAGE
 from kprobe_exporter.cli.options import Level, config_option, tracefs_option
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.errors import ConfigError, KprobeExporterError, UsageError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs

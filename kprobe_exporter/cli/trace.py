@@ -14,13 +14,13 @@ from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_l
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.resolve import tracepoint_named
+from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.loops import show_counts, write_objects
 from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.trace.resolve import resolve
 from kprobe_exporter.trace.session import TracedThreads, TraceSession, host_ids, own_instance, text_specs
-from kprobe_exporter.trace.stacks import count_stacks, write_profile
 from kprobe_exporter.trace.text import show_format
 from kprobe_exporter.trace.text import trace as trace_text
 from kprobe_exporter.tracefs.files import MountedTracefs

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from kprobe_exporter.config.model import Attach
 from kprobe_exporter.config.schema import AttachModel, HalfModel, PairModel, ProbeModel
 from kprobe_exporter.config.sites import (
     AGENT_NAMES,
@@ -15,7 +16,6 @@ from kprobe_exporter.config.sites import (
     no_field,
     odd_duration,
 )
-from kprobe_exporter.config.values import Attach
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError

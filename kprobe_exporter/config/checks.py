@@ -6,12 +6,12 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from kprobe_exporter.config.expressions import check_expression, missing_field
-from kprobe_exporter.config.kernel import EVENTS
+from kprobe_exporter.config.kernel_aggregation import EVENTS
 from kprobe_exporter.config.metrics import MetricBuilder
+from kprobe_exporter.config.model import NO_STACK, Export, Label, Otlp, Stacks, Within
 from kprobe_exporter.config.otlp import ExportModel
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
-from kprobe_exporter.config.values import NO_STACK, Export, Label, Otlp, Stacks, Within
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.evaluate import COMPUTED

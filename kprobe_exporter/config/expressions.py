@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from kprobe_exporter.config.model import Label
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives, odd_duration
-from kprobe_exporter.config.values import Label
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError

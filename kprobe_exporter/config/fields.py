@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from kprobe_exporter.config.values import CpuShare, Threshold, return_type
+from kprobe_exporter.config.model import CpuShare, Threshold, return_type
 from kprobe_exporter.config.wording import nearest, quote
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import parse_definition

@@ -24,13 +24,13 @@ from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.expressions import with_lets
 from kprobe_exporter.config.fields import Decoders, threshold
 from kprobe_exporter.config.files import Unusable, expand, read
-from kprobe_exporter.config.kernel import refuse_metric, refuse_probe
+from kprobe_exporter.config.kernel_aggregation import refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import MetricBuilder, duration_buckets, return_buckets
+from kprobe_exporter.config.model import MAXACTIVE, Config, Export, Metric, Otlp, Probe, Settings
 from kprobe_exporter.config.names import MetricNames, wrong_with_space
 from kprobe_exporter.config.otlp import ExportModel, OtlpModel
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
-from kprobe_exporter.config.values import MAXACTIVE, Config, Export, Metric, Otlp, Probe, Settings
 from kprobe_exporter.config.wording import quote
 from kprobe_exporter.config.yaml_source import Report, YamlSource
 from kprobe_exporter.errors import ConfigError, Problem

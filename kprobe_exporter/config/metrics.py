@@ -7,10 +7,10 @@ from typing import Any
 
 from kprobe_exporter.config.expressions import check_expression, labels_meant, missing_field, with_labels
 from kprobe_exporter.config.fields import LabelModel, bounds
+from kprobe_exporter.config.model import DURATION_BUCKETS, NAMED, RETURN_BUCKETS, Decode, Label, Metric
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
-from kprobe_exporter.config.values import DURATION_BUCKETS, NAMED, RETURN_BUCKETS, Decode, Label, Metric
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.evaluate import COMPUTED

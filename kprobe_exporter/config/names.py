@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from kprobe_exporter.config.values import BUILT_IN_METRICS, Metric, MetricKind
+from kprobe_exporter.config.model import BUILT_IN_METRICS, Metric, MetricKind
 from kprobe_exporter.config.wording import listed
 
 # These are the rules of client_golang's promlint, which promtool runs.

@@ -38,8 +38,8 @@ from kprobe_exporter.config.fields import (
     no_items,
     shapes,
 )
+from kprobe_exporter.config.model import METRIC_KINDS, Aggregate, MetricKind, SourceName
 from kprobe_exporter.config.otlp import Exported, OtlpModel
-from kprobe_exporter.config.values import METRIC_KINDS, Aggregate, MetricKind, SourceName
 
 
 class MetricModel(Strict):

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from kprobe_exporter.config.model import ERRNO, GUESSED_RETURN, Attach, WrittenPath, return_type
 from kprobe_exporter.config.schema import AttachModel, HalfModel, ProbeModel
-from kprobe_exporter.config.values import ERRNO, GUESSED_RETURN, Attach, WrittenPath, return_type
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.elf import library_path
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.util.file_access import ACCESS

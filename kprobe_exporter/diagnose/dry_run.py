@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from kprobe_exporter.config.values import Config, Probe
+from kprobe_exporter.config.model import Config, Probe
 from kprobe_exporter.errors import ProbeRefused, one_line
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.identity.running import RunningContainers

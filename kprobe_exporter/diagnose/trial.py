@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.diagnose.dry_run import RETURNS, DryRunRow, row_of
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target

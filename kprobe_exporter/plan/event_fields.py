@@ -8,7 +8,7 @@ the thread's name (trace_eprobe_tp_arg_update() of kernel/trace/trace_eprobe.c).
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from kprobe_exporter.config.values import Attach
+from kprobe_exporter.config.model import Attach
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.evaluate import COMMON_FIELDS
 from kprobe_exporter.grammar.event_format import EventFormat

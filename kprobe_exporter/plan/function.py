@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kprobe_exporter.config.values import NO_STACK, Attach, Probe, Reading
+from kprobe_exporter.config.model import NO_STACK, Attach, Probe, Reading
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import MOST_ARGS, FetchArg, parse_fetch
@@ -12,8 +12,8 @@ from kprobe_exporter.model.records import CALLER_ADDRESS, STACK_POINTER, Layout
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg, ArgKind
 from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys, with_upper_halves
-from kprobe_exporter.plan.members import unlike, where_all_are_there
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
+from kprobe_exporter.plan.read_members import unlike, where_all_are_there
 from kprobe_exporter.plan.typed import ARGUMENT, in_registers
 
 UNCOUNTED = "this kernel counts an fprobe in no other way"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.config.model import Attach, Probe
 from kprobe_exporter.grammar.evaluate import in_nanoseconds
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.config.values import Attach, Metric, Probe
+from kprobe_exporter.config.model import Attach, Metric, Probe
 from kprobe_exporter.elf import Code, UsdtProbe, locate, locate_usdt
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import LONGEST, LONGEST_NAME, FetchArg

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from kprobe_exporter.config.values import NAMED, Attach, Decode, Label, Metric, Probe
+from kprobe_exporter.config.model import NAMED, Attach, Decode, Label, Metric, Probe
 from kprobe_exporter.grammar.evaluate import as_condition, as_number, filter_condition
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import DURATION, Node, insert

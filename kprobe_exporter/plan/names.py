@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.config.values import NAMED, Attach, Probe
+from kprobe_exporter.config.model import NAMED, Attach, Probe
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import EventFormat
 from kprobe_exporter.grammar.fetch import parse_fetch

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.config.model import Attach, Probe
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.fetch import parse_fetch
 from kprobe_exporter.grammar.filter import in_kernels_words, parse_filter
@@ -19,9 +19,9 @@ from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.kernel import Kernel, recorded, with_trigger
-from kprobe_exporter.plan.members import members_note
 from kprobe_exporter.plan.metric import Decoders, computed, fields_used, label_spec, metric_spec, residual
 from kprobe_exporter.plan.names import FieldWords, named, of_function, of_program
+from kprobe_exporter.plan.read_members import members_note
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.plan.typed import argument_of_system_call, typed
 from kprobe_exporter.plan.usdt import usdt_spec

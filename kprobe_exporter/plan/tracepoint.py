@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.config.model import Attach, Probe
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import EventFormat, FormatField, parse_format, read_as, text_pattern
 from kprobe_exporter.grammar.expression import FetchSite
@@ -19,9 +19,9 @@ from kprobe_exporter.model.values import Arg, ArgKind
 from kprobe_exporter.plan.event_fields import EventFields, recorded
 from kprobe_exporter.plan.function import described, layout_arg, too_many
 from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys
-from kprobe_exporter.plan.members import members_note, resolved, unlike, where_all_are_there
 from kprobe_exporter.plan.metric import COUNTED, events_for, residual
 from kprobe_exporter.plan.names import named, of_event
+from kprobe_exporter.plan.read_members import members_note, resolved, unlike, where_all_are_there
 
 ON_EVENT = FetchSite("event")
 ADDRESS_BYTES = 8

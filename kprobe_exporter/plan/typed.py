@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.btf.prototypes import Prototype, parameter
-from kprobe_exporter.config.values import Attach, Probe, return_type
+from kprobe_exporter.config.model import Attach, Probe, return_type
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import SYSTEM_CALL
 from kprobe_exporter.model.values import ReturnType
-from kprobe_exporter.plan.members import resolved
 from kprobe_exporter.plan.metric import fields_used, filter_fields
+from kprobe_exporter.plan.read_members import resolved
 
 Prototypes = Mapping[tuple[str, str], Prototype]
 """By module, "" for the kernel itself, and by function."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kprobe_exporter.config.values import NO_STACK, Attach, Probe
+from kprobe_exporter.config.model import NO_STACK, Attach, Probe
 from kprobe_exporter.elf import UsdtProbe, UsdtSite
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import FetchSite

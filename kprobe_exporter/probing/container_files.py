@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from kprobe_exporter.config.values import Attach, Probe, Within
+from kprobe_exporter.config.model import Attach, Probe, Within
 from kprobe_exporter.elf import library_path
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Target

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from kprobe_exporter.config.values import Settings
+from kprobe_exporter.config.model import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
 from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter

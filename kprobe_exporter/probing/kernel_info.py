@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.config.model import Attach, Probe
 from kprobe_exporter.elf import locate, locate_usdt, matching_usdt
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.self_metrics import PREFIX, agent_families
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import GUESSED_RETURN, RETURN_BUCKETS, Config, Settings
+from kprobe_exporter.config.model import GUESSED_RETURN, RETURN_BUCKETS, Config, Settings
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of

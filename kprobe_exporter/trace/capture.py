@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
-from kprobe_exporter.config.values import Attach, Label, Metric, Probe, Settings
+from kprobe_exporter.config.model import Attach, Label, Metric, Probe, Settings
 from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind, Target

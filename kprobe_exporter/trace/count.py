@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.records import Batch
 from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.errors import ConfigError, UsageError, one_line
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels import DECODERS

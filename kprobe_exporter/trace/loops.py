@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.trace.capture import Capture, collected, each_event
 from kprobe_exporter.trace.count import CountTable, TraceCounts, counting

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.config.values import MAXACTIVE, Settings
+from kprobe_exporter.config.model import MAXACTIVE, Settings
 from kprobe_exporter.elf import locate_usdt
 from kprobe_exporter.errors import GrammarError, StartError, UsageError, sentence
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind

@@ -11,7 +11,7 @@ from typing import Any, cast
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.source.reader import TIMER_MS, Pipe

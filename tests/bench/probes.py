@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import Recipe

@@ -8,7 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.stacks import StackCounts
+from kprobe_exporter.aggregate.stack_counts import StackCounts
 from kprobe_exporter.export.stacks.flame_graph import flame_graph
 from kprobe_exporter.export.stacks.folded import folded
 from kprobe_exporter.export.stacks.pprof import pprof

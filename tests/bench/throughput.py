@@ -16,8 +16,8 @@ from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, source_recipe
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.stacks import StackCounts
-from kprobe_exporter.config.values import Config, Settings
+from kprobe_exporter.aggregate.stack_counts import StackCounts
+from kprobe_exporter.config.model import Config, Settings
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Recipe

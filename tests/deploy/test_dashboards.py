@@ -19,7 +19,7 @@ from grafana import pack
 from grafana.__main__ import DIRECTORY, texts
 from grafana.queries import quantile
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.labels import DECODERS
 from tests.support.dashboard_schema import panels, parts, schema
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from kprobe_exporter.agent.serve import ServeOptions
 from kprobe_exporter.cli import run as command
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.service.shutdown import Shutdown
 from tests.e2e.conftest import agent_on
 from tests.support.agent_process import running

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
-from kprobe_exporter.config.values import Attach, Probe, return_type
+from kprobe_exporter.config.model import Attach, Probe, return_type
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import Attach, Label, Metric, Probe, return_type
+from kprobe_exporter.config.model import Attach, Label, Metric, Probe, return_type
 from kprobe_exporter.elf import locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import parse_target

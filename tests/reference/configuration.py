@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 from kprobe_exporter.agent import overhead
 from kprobe_exporter.agent.rate_limit import firings
 from kprobe_exporter.config.fields import CPU_SHARE, DURATION, PATTERNS
+from kprobe_exporter.config.model import PROBE_LIMIT
 from kprobe_exporter.config.schema import json_schema
-from kprobe_exporter.config.values import PROBE_LIMIT
 from tests.reference.markdown import Template, anchor, code, table
 
 Schema: TypeAlias = Mapping[str, Any]

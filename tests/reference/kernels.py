@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.diagnose.dry_run import DryRunRow, look_each
 from kprobe_exporter.diagnose.saved_kernel import load as load_kernel
 from kprobe_exporter.labels import DECODERS

@@ -18,7 +18,7 @@ from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import GUESSED_RETURN
+from kprobe_exporter.config.model import GUESSED_RETURN
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import RecordChoice, Where
 from kprobe_exporter.model.condition import Computed

@@ -13,7 +13,7 @@ import pytest
 from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.agent.interference import Fault, Interference
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.snapshot import ProbeStatus
 from kprobe_exporter.service.shutdown import Shutdown

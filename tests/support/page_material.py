@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import GUESSED_RETURN
+from kprobe_exporter.config.model import GUESSED_RETURN
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.record_layout import Field, Shape, StackLayout, StackLayouts

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kprobe_exporter.config.values import Attach, Label, Metric, Probe, return_type
+from kprobe_exporter.config.model import Attach, Label, Metric, Probe, return_type
 from kprobe_exporter.grammar.target import parse_target
 from tests.unit.captured import KERNELS, captured
 

@@ -12,7 +12,7 @@ from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, source_recipe
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.stacks import StackCounts
+from kprobe_exporter.aggregate.stack_counts import StackCounts
 from kprobe_exporter.model.aggregation import RecordChoice
 from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.record_layout import Field, Shape

@@ -6,6 +6,7 @@ and one for each of the two modules that stand beside them. A row names exactly 
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -146,6 +147,31 @@ def test_a_package_says_what_it_may_import(package: str) -> None:
     assert " ".join(said.split()).endswith(expected), f"the docstring of {package} ends with: {expected}"
 
 
+def modules_imported_by(file: Path) -> set[str]:
+    """Return the modules of this project that a module imports, in the form of ``a.b.c``."""
+    names = in_python(file.read_text())
+    dotted = {module_of(path) for path in PYTHON}
+    return {name if name in dotted else name.rpartition(".")[0] for name in names} - {module_of(file)}
+
+
+def module_of(file: Path) -> str:
+    return ".".join((NAME, *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """A package's own functions, in its ``__init__``, may import its modules when they are called."""
+    left = {module_of(file): modules_imported_by(file) for file in PYTHON if file.stem != "__init__"}
+    while free := [module for module, needs in left.items() if not needs & left.keys()]:
+        for module in free:
+            del left[module]
+    assert left == {}, "a circle is among these modules and those that import it"
+
+
+def test_two_modules_at_most_have_the_same_name() -> None:
+    names = Counter(file.name for file in (*PYTHON, *CYTHON) if file.name != "__init__.py")
+    assert [name for name, files in names.items() if files > 2] == []
+
+
 def longest_chain(package: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
     assert package not in above, f"a circle: {' → '.join((*above, package))}"
     ways = (longest_chain(name, (*above, package)) for name in imports()[package])
@@ -263,7 +289,7 @@ def test_nothing_else_writes_files() -> None:
     """But for what writes a file that the command line names; an archive is made in memory."""
     elsewhere = [module for module in PYTHON if package_of(module) != "tracefs"]
     writers = {module.name: calls for module in elsewhere if (calls := set(opens_for_writing(module)))}
-    assert writers == {"archive.py": {"tarfile.open"}, "whole_file.py": {"open", "temporary.unlink"}}
+    assert writers == {"archive.py": {"tarfile.open"}, "file_access.py": {"open", "temporary.unlink"}}
 
 
 def test_only_triggers_are_truncated() -> None:

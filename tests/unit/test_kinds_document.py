@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.labels import DECODERS
 from tests.support.kinds_document import DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind

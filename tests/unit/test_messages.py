@@ -16,9 +16,9 @@ from kprobe_exporter.model.stacks import Profile, Weight
 from kprobe_exporter.service.log_limit import SAME
 from kprobe_exporter.service.logs import Handler, sum_up
 from kprobe_exporter.trace import resolve as trace_resolve
+from kprobe_exporter.trace.count_stacks import write_profile
 from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import parse_request
-from kprobe_exporter.trace.stacks import write_profile
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.refusal import IN_FILE, why
 from kprobe_exporter.web.config.read import read_web_config

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.agent import otlp, probe_set
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.stacks import Weight
 from kprobe_exporter.plan import Sample

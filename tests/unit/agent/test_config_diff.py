@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.agent.config_diff import difference, needs_restart
-from kprobe_exporter.config.values import Attach, Config, Label, Metric, Otlp, Probe, Settings
+from kprobe_exporter.config.model import Attach, Config, Label, Metric, Otlp, Probe, Settings
 from kprobe_exporter.grammar.target import parse_target
 
 METRICS = st.builds(

@@ -12,7 +12,7 @@ import pytest
 
 from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.errors import KprobeExporterError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service.shutdown import Shutdown

@@ -16,7 +16,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from kprobe_exporter.agent import otlp as telemetry
 from kprobe_exporter.agent.otlp import FLUSH, OtlpExport, memory
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.config.values import Export, Otlp, return_type
+from kprobe_exporter.config.model import Export, Otlp, return_type
 from kprobe_exporter.export.otlp.channel import TURN
 from kprobe_exporter.model.records import Batch, Emission, Join, Layout, Record
 from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot

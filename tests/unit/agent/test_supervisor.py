@@ -11,7 +11,7 @@ from kprobe_exporter.agent import overhead as costs
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.rate_limit import Trip
 from kprobe_exporter.agent.supervisor import INTERVAL, LATE, STALE, History, Observation, Supervisor
-from kprobe_exporter.config.values import CpuShare, Threshold
+from kprobe_exporter.config.model import CpuShare, Threshold
 from tests.support.machine import OPEN, Machine
 from tests.support.patience import patience
 

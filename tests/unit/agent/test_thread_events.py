@@ -7,7 +7,7 @@ import pytest
 from kprobe_exporter.agent import thread_events
 from kprobe_exporter.agent.thread_events import Identities, looked_up
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.labels import DECODERS
 
 PLAIN = "{name: p, attach: 'kprobe:f', metrics: [{counter: calls_total, labels: [comm, pid]}]}"

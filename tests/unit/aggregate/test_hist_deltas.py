@@ -14,7 +14,7 @@ from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.native import NativeCell
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import GUESSED_RETURN, Attach, Decode, Label, Metric, Probe, return_type
+from kprobe_exporter.config.model import GUESSED_RETURN, Attach, Decode, Label, Metric, Probe, return_type
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import DECODERS

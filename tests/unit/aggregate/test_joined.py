@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.recipes import whole_scale
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import DURATION_BUCKETS, Metric
+from kprobe_exporter.config.model import DURATION_BUCKETS, Metric
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of

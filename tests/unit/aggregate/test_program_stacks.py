@@ -8,7 +8,7 @@ from kprobe_exporter.aggregate import program_stacks
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.stacks import StackCounts
+from kprobe_exporter.aggregate.stack_counts import StackCounts
 from kprobe_exporter.model.records import Batch, Join, Layout, Record
 from kprobe_exporter.model.stacks import Place, Stack, Weight
 from kprobe_exporter.model.values import Arg

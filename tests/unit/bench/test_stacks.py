@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from kprobe_exporter.aggregate.stacks import StackCounts
+from kprobe_exporter.aggregate.stack_counts import StackCounts
 from tests.bench import stacks
 from tests.bench.stacks import DEPTH, FUNCTIONS, IN_PROGRAM, counted, path, row
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.labels import name, usym
 

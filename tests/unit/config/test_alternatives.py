@@ -2,7 +2,7 @@
 
 import pytest
 
-from kprobe_exporter.config.values import Attach
+from kprobe_exporter.config.model import Attach
 from tests.unit.config.conftest import Load, Problems, Refused, marked
 
 

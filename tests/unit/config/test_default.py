@@ -6,7 +6,7 @@ import pytest
 
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.labels import DECODERS

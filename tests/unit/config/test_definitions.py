@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.config.definitions import defined_name
-from kprobe_exporter.config.values import Attach, Probe, return_type
+from kprobe_exporter.config.model import Attach, Probe, return_type
 from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.target import Kind, Target, parse_target

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.model import Config
 
 Refused = Callable[[str, str], None]
 FETCH = "fetch: {a: '$arg1:u64', b: '$arg2:s32', text: '+0($arg3):string'}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kprobe_exporter.config.values import DURATION_BUCKETS, Attach
+from kprobe_exporter.config.model import DURATION_BUCKETS, Attach
 from kprobe_exporter.grammar.target import NO_RETURN as WITHOUT_RETURN
 from tests.unit.config.conftest import Load, Problems, Refused, marked
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kprobe_exporter.config.values import LIMIT_OF_ALL, PROBE_LIMIT, CpuShare
+from kprobe_exporter.config.model import LIMIT_OF_ALL, PROBE_LIMIT, CpuShare
 from tests.unit.config.conftest import PROBE, Load, Problems
 
 

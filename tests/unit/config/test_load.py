@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import MAX_PROBLEMS, load
-from kprobe_exporter.config.values import RETURN_BUCKETS, Probe, Settings
+from kprobe_exporter.config.model import RETURN_BUCKETS, Probe, Settings
 from kprobe_exporter.errors import ConfigError
 from tests.unit.config.conftest import DECODERS, PROBE, Load, Problems, Refused, load_files, refusals
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import RETURN_BUCKETS, Decode, Label, Metric
+from kprobe_exporter.config.model import RETURN_BUCKETS, Decode, Label, Metric
 from kprobe_exporter.labels import DECODERS
 from tests.unit.config.conftest import Load, Problems, Refused
 

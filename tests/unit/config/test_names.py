@@ -2,8 +2,8 @@
 
 import pytest
 
+from kprobe_exporter.config.model import Label, Metric, MetricKind
 from kprobe_exporter.config.names import MetricNames, wrong_with_label, wrong_with_metric, wrong_with_space
-from kprobe_exporter.config.values import Label, Metric, MetricKind
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.config.checks import DISABLED, IDLE, LONE, NOWHERE
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Decode, Export, Label, Otlp
+from kprobe_exporter.config.model import Decode, Export, Label, Otlp
 from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.plan.metric import events_for

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kprobe_exporter.config.values import Within
+from kprobe_exporter.config.model import Within
 from tests.unit.config.conftest import Load, Problems
 
 ID = "9f3c" * 16

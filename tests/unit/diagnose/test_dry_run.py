@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import Attach, Config, Label, Metric, Probe, Settings, Within
+from kprobe_exporter.config.model import Attach, Config, Label, Metric, Probe, Settings, Within
 from kprobe_exporter.diagnose.dry_run import CUT_STACKS, DryRunRow, Known, look, resolve
 from kprobe_exporter.diagnose.saved_kernel import load
 from kprobe_exporter.elf import Code

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.config.values import Attach, Config, Probe, Settings
+from kprobe_exporter.config.model import Attach, Config, Probe, Settings
 from kprobe_exporter.diagnose import trial
 from kprobe_exporter.diagnose.trial import attempt
 from kprobe_exporter.grammar.target import parse_target

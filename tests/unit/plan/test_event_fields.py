@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.config.model import Attach, Probe
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.records import Layout

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import Attach
+from kprobe_exporter.config.model import Attach
 from kprobe_exporter.grammar.definition import ProbeKind, parse_definition
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg

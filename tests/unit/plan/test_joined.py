@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import DURATION_BUCKETS, Probe
+from kprobe_exporter.config.model import DURATION_BUCKETS, Probe
 from kprobe_exporter.elf import Code
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.definition import parse_definition

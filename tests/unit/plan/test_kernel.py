@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import GUESSED_RETURN, Attach, Label, Metric, Probe
+from kprobe_exporter.config.model import GUESSED_RETURN, Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.hist import HistFeed, HistTable

@@ -10,7 +10,7 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.labels.name import decoder_with

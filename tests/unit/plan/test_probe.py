@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type
+from kprobe_exporter.config.model import Attach, Decode, Label, Metric, Probe, return_type
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec, Unsupported

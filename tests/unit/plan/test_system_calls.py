@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Attach, Metric
+from kprobe_exporter.config.model import Attach, Metric
 from kprobe_exporter.grammar.target import NEVER_RETURN, Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported

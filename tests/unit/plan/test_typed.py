@@ -7,7 +7,7 @@ import pytest
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.btf.prototypes import Param, Prototype, Type
-from kprobe_exporter.config.values import Attach, Metric, Probe, return_type
+from kprobe_exporter.config.model import Attach, Metric, Probe, return_type
 from kprobe_exporter.diagnose.saved_kernel import load
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target

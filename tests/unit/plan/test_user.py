@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import Attach, Metric, Probe, return_type
+from kprobe_exporter.config.model import Attach, Metric, Probe, return_type
 from kprobe_exporter.elf import Code
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import parse_definition

@@ -8,7 +8,7 @@ import pytest
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import Decode, Label, Metric
+from kprobe_exporter.config.model import Decode, Label, Metric
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.record_layout import Shape
 from kprobe_exporter.model.records import VALUES, Layout

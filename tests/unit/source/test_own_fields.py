@@ -12,7 +12,7 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Label, Metric
+from kprobe_exporter.config.model import Label, Metric
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import Kernel, plan_probe

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.trace import capture as module

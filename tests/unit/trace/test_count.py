@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import return_type
+from kprobe_exporter.config.model import return_type
 from kprobe_exporter.model.records import Batch, Layout, Record
 from kprobe_exporter.model.snapshot import KernelCounts
 from kprobe_exporter.model.specs import ProbeMetrics

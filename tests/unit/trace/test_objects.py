@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.config.values import return_type
+from kprobe_exporter.config.model import return_type
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import Batch, Layout, Record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kprobe_exporter.config.values import Stacks
+from kprobe_exporter.config.model import Stacks
 from tests.unit.config.conftest import Load, Refused
 
 HEAD = (

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas, StackRoom
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.aggregate.stack_counts import StackCounts, StackDeltas, StackRoom
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.tracefs.stack_tables import StackTrigger

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeAlias
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.config.values import Attach, Reading, WrittenPath
+from kprobe_exporter.config.model import Attach, Reading, WrittenPath
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import ANYWHERE, FetchSite
 from kprobe_exporter.grammar.fetch import LONGEST, FetchArg, inner_path, parse_fetch

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import pytest
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.config.values import Attach, Probe, WrittenPath, return_type
+from kprobe_exporter.config.model import Attach, Probe, WrittenPath, return_type
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.values import HIGHEST_ADDRESS, LOWEST_ADDRESS
 from kprobe_exporter.plan import Kernel
-from kprobe_exporter.plan.members import unlike, where_all_are_there
+from kprobe_exporter.plan.read_members import unlike, where_all_are_there
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.plan.typed import look_up, typed
 from tests.support.btf_samples import structures

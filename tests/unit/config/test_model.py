@@ -2,7 +2,7 @@
 
 import pytest
 
-from kprobe_exporter.config.values import return_type
+from kprobe_exporter.config.model import return_type
 from kprobe_exporter.model.values import ReturnType
 from tests.unit.config.conftest import Load
 

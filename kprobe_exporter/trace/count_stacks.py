@@ -9,8 +9,8 @@ from pathlib import Path
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas
-from kprobe_exporter.config.values import Probe, Stacks
+from kprobe_exporter.aggregate.stack_counts import StackCounts, StackDeltas
+from kprobe_exporter.config.model import Probe, Stacks
 from kprobe_exporter.errors import TracefsError, counted, one_line
 from kprobe_exporter.export.stacks.flame_graph import flame_graph
 from kprobe_exporter.export.stacks.folded import folded

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.program_stacks import ProgramLookup, ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
-from kprobe_exporter.aggregate.stacks import StackCounts, StackDeltas, StackRoom, cut
+from kprobe_exporter.aggregate.stack_counts import StackCounts, StackDeltas, StackRoom, cut
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import Batch, Join, Layout, Record
 from kprobe_exporter.model.stacks import Place, Profile, Stack, StackReading, Weight
@@ -74,7 +74,7 @@ def test_a_stack_without_room_is_lost() -> None:
 
 def test_forged_stacks_of_many_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """4 probes with 400 stacks of 127 places take 23 MB without a budget, which all probes share."""
-    monkeypatch.setattr("kprobe_exporter.aggregate.stacks.MOST_BYTES", most := 1 << 23)
+    monkeypatch.setattr("kprobe_exporter.aggregate.stack_counts.MOST_BYTES", most := 1 << 23)
     room, clock = StackRoom(), SeriesLimits(9, 9)
     forged = [StackCounts(f"p{number}", None, 1000, clock, user=True, room=room) for number in range(4)]
     small = StackCounts("small", None, 1000, clock, room=room)

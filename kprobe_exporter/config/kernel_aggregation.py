@@ -4,9 +4,9 @@ from fractions import Fraction
 from math import floor
 
 from kprobe_exporter.config.metrics import keeps_powers_of_2, labels_of, return_buckets
+from kprobe_exporter.config.model import Metric
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
-from kprobe_exporter.config.values import Metric
 from kprobe_exporter.config.wording import listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
