@@ -1,4 +1,4 @@
-"""config.values: how return values are read."""
+"""config.model: how return values are read."""
 
 import pytest
 
