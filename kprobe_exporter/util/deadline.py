@@ -67,7 +67,8 @@ class Deadlines:
         self._kind, self._only_stalls = kind, only_stalls
         self._overruns, self._clock = overruns, clock
         self._turn, self._lock = threading.Lock(), threading.Lock()
-        self._jobs: SimpleQueue[Callable[[], object]] | None = None
+        self._thread: threading.Thread | None = None
+        self._jobs: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._spent: Callable[[], float] = lambda: 0.0  # the processor time of the thread that works
         self._hanging: set[str] = set()
         self._left, self._refilled = DEADLINE_S, clock()
@@ -106,8 +107,9 @@ class Deadlines:
                 with self._lock:
                     self._hanging.discard(source)
 
-            jobs = self._jobs = self._jobs or self._worker()
-            jobs.put(job)
+            if self._thread is None or not self._thread.is_alive():  # it has not survived a fork
+                self._thread, self._jobs = self._worker()
+            self._jobs.put(job)
             began = self._clock()
             self._left = min(DEADLINE_S, self._left + (began - self._refilled) * WAIT_SHARE)
             self._wait(done, max(LEAST_S, self._left))
@@ -119,8 +121,8 @@ class Deadlines:
                 self._hanging.add(source)
             if not self._stopping():
                 self._overruns.add(self._kind, source, f"{source}: {NO_ANSWER}")
-            jobs.put(_end)
-            self._jobs = None
+            self._jobs.put(_end)
+            self._thread = None
             raise TimeoutError(ETIMEDOUT, NO_ANSWER)
 
     def _refuses(self, source: str) -> bool:
@@ -136,14 +138,14 @@ class Deadlines:
             if self._only_stalls and (now := self._spent()) != spent:
                 until, spent = time.monotonic() + seconds, now
 
-    def _worker(self) -> "SimpleQueue[Callable[[], object]]":
-        """Start the thread that works, and return its queue."""
+    def _worker(self) -> "tuple[threading.Thread, SimpleQueue[Callable[[], object]]]":
+        """Start the thread that works, and return it with its queue."""
         jobs: SimpleQueue[Callable[[], object]] = SimpleQueue()
         thread = threading.Thread(target=_do, args=[jobs], name="kprobe-files", daemon=True)
         thread.start()
         assert thread.ident is not None
         self._spent = partial(time.clock_gettime, time.pthread_getcpuclockid(thread.ident))
-        return jobs
+        return thread, jobs
 
 
 def _end() -> None:

@@ -1,5 +1,6 @@
 """Work that hangs is given up, and its source refused; other work goes on."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -47,6 +48,16 @@ def test_results_and_errors(deadlines: Deadlines) -> None:
     with pytest.raises(TimeoutError, match="of the work itself"):
         deadlines.run("a", lambda: (_ for _ in ()).throw(TimeoutError("of the work itself")))
     assert deadlines.refused() == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_fork(clock: Clock) -> None:
+    """A child has no thread of its parent."""
+    deadlines = Deadlines("path", only_stalls=True, overruns=Overruns(clock), clock=clock)
+    deadlines.run("a", int)
+    if (pid := os.fork()) == 0:
+        os._exit(deadlines.run("a", lambda: 7))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 def test_work_that_hangs(hangs: threading.Event, deadlines: Deadlines, clock: Clock) -> None:
