@@ -15,7 +15,7 @@ LOSSES = tuple(
 
 HELP = {
     "up": "1 if the probe is installed and enabled.",
-    "info": "What the probe is attached to, and how its events are collected.",
+    "info": "The probe's target, and how its events are collected.",
     "probe_tripped": "1 while the probe is switched off because it exceeded its limit.",
     "probe_disabled": "1 if the configuration disables the probe.",
     "probe_absent": "1 if the probe is optional and this kernel does not support it, or if it waits for a"

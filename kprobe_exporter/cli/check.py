@@ -42,7 +42,7 @@ Examples:
 )
 @click.argument("arguments", type=click.Path(path_type=Path), nargs=-1, metavar="FILE|DIR...")
 @config_option("The same as an argument, as 'run' takes it.")
-@click.option("--live", is_flag=True, help="Also show what 'run' would settle on with this kernel.")
+@click.option("--live", is_flag=True, help="Also show what 'run' would do with this kernel.")
 @click.option(
     "--try",
     "tried",
@@ -54,7 +54,7 @@ Examples:
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE...",
-    help="Also show what 'run' would settle on with a kernel that 'doctor --save FILE' saved.",
+    help="Also show what 'run' would do with a kernel that 'doctor --save FILE' saved.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The rows of --live or --against as a JSON array.")
 @tracefs_option
@@ -70,21 +70,22 @@ def check(
     """Validate configurations; several combine, as they do for 'run'.
 
     Every problem is one line on stderr, FILE:LINE:COLUMN: PATH: MESSAGE, and the exit status is 2;
-    a warning is such a line too, and changes nothing. One says where others than root may change which
-    program a path names. Whether this kernel has the functions that are named is not looked at.
+    Warnings have the same form and do not affect the exit status; one is about a probed program
+    that users other than root can replace. Without further options the kernel is not read.
 
-    With --live it is: each probe is shown with the target and the plan that 'run' would settle on
-    with this kernel, and why. It needs root, only reads, and changes nothing. A probe is 'unsure' if
-    only trying tells, for example whether an instruction begins at an offset. The exit status is 1
-    if a probe would be down, unless it is optional.
+    --live shows, for each probe, the target and plan that 'run' would choose on this kernel, and
+    why. It needs root, only reads, and changes nothing. A probe is 'unsure' if only a trial can
+    tell, for example whether an instruction begins at an offset. The exit status is 1 if a
+    probe would be down, unless it is optional.
 
-    With --live --try each probe is attached and enabled for a moment, as 'run' does it, so none is
+    --live --try attaches and enables each probe for a moment, as 'run' does, so that none is
     'unsure'. The probes are in an instance of their own, record nothing and are removed at once.
 
-    With --against the same is shown for kernels of other machines, each of which 'doctor --save FILE'
-    saved there: nothing of this machine is looked at, and no right is needed. Further arguments whose
-    names end in .tar.xz are such kernels, too. Programs are no part of a kernel, so probes in them are
-    'unsure'. The exit status is 1 if a probe would be down on one of the kernels, unless it is optional.
+    --against shows the same for kernels of other machines, as 'doctor --save FILE' saved them
+    there. It reads nothing of this machine and needs no rights. Further arguments whose names
+    end in .tar.xz are such kernels, too. A saved kernel contains no programs, so probes in
+    programs are 'unsure'. The exit status is 1 if a probe would be down on one of the kernels,
+    unless it is optional.
     """
     saved = (*against, *(path for path in arguments if against and path.name.endswith(SAVED)))
     paths = (*paths, *(path for path in arguments if path not in saved))

@@ -28,7 +28,7 @@ REDRAW = 0.5
 def _name(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Refuse what cannot be the name of an agent's or a trace's instance, such as a path."""
     if value is not None and not re.fullmatch(SPACE_NAME, value):
-        raise click.BadParameter(f"{value!r} is no name: write {PATTERNS[SPACE_NAME]}.")
+        raise click.BadParameter(f"{value!r} is not a name: write {PATTERNS[SPACE_NAME]}.")
     return value
 
 
@@ -50,8 +50,8 @@ def cleanup(
 ) -> None:
     """Remove what a killed agent left in the kernel, and what killed traces did: instances and probes.
 
-    Live ones hold a lock on their instance and keep everything. What is not marked as made by
-    kprobe_exporter stays too.
+    Live ones hold a lock on their instance and keep everything. Instances and
+    probes without kprobe_exporter's mark stay too.
     """
     logs.set_up("warning", "text")
     settings = load(paths, DECODERS).settings if paths else Settings()

@@ -53,14 +53,14 @@ def doctor(as_json: bool, save: Path | None, tracefs: Path | None) -> None:
     Features are tried out in a tracefs instance of its own, which is removed again. The exit status
     is 1 if 'run' could not work at all.
 
-    With --save nothing is tried: the kernel's lists of functions, its tracepoints, its types and its
-    release are read and written to FILE (tar, compressed by xz), by which 'check --against FILE' on any
-    machine tells what 'run' would settle on here. No address and nothing of processes is in it.
+    --save tries nothing. It writes the kernel's functions, tracepoints, types and release to FILE,
+    a tar compressed by xz, by which 'check --against FILE' on any machine predicts what 'run'
+    would do here. The file contains no addresses and no data of processes.
     """
     logs.set_up("warning", "text")
     if save is not None:
         if as_json:
-            raise UsageError("--save writes a file and shows no checks: leave out --json.")
+            raise UsageError("--save writes a file and shows no checks: omit --json.")
         _save(save, tracefs)
         return
     with kernel_errors():

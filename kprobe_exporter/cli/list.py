@@ -78,14 +78,14 @@ def list(  # noqa: A001
 ) -> None:
     """List what can be probed, one attach string a line, sorted.
 
-    GLOB is a shell pattern over the names of functions and tracepoints: 'tcp_*'. With a colon in it,
-    what stands before is a module or a tracepoint's system: 'sched:*'. A kind in front, such as
+    GLOB is a shell pattern over the names of functions and tracepoints: 'tcp_*'. Before a colon stands a
+    module or a tracepoint's system: 'sched:*'. A kind in front, such as
     kprobe:, fentry:, call:, tracepoint:, syscall:, uprobe:PATH: or usdt:PATH:, lists just that.
 
     Functions are those that the kernel lists as traceable and keeps no kprobes off, and whose name is
-    one function's alone. Of a name without a pattern that cannot be probed it says why: it is not there
-    or was inlined, notrace, blacklisted, in a module that is not loaded, or ambiguous. What is printed
-    was not tried; only the kernel's answer to a probe is certain. Root reads the kernel's lists.
+    one function's alone. If GLOB is one name that cannot be probed, the reason is shown: it is absent,
+    inlined, notrace, blacklisted, in a module that is not loaded, or ambiguous. The output was not tried;
+    only the kernel's answer to a probe is certain. Root reads the kernel's lists.
 
     --type prints a structure of the kernel as its BTF has it: the offset of each member in bytes, of a
     bit field also the bit, for the paths of `fetch`.

@@ -1,4 +1,4 @@
-"""What several commands share: options, the plural of a count, and the kernel's errors."""
+"""Parts that several commands share: options, the plural of a count, and the kernel's errors."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
         found = _TIME.fullmatch(str(value))
         seconds = float(Decimal(found[1]) * SECONDS[found[2] or "s"]) if found else 0.0
         if not seconds:
-            self.fail(f"{value!r} is no time above 0: write it as 10, 10s, 500ms, 2m or 1h", param, ctx)
+            self.fail(f"{value!r} is not a time above 0: write it as 10, 10s, 500ms, 2m or 1h", param, ctx)
         return seconds
 
 

@@ -36,7 +36,7 @@ Examples:
     default=[":10435"],
     show_default=True,
     metavar="[HOST]:PORT",
-    help="Where to serve; may be given more than once.",
+    help="Address to serve on; may be given more than once.",
 )
 @click.option(
     "--web.telemetry-path",
@@ -44,7 +44,7 @@ Examples:
     default="/metrics",
     show_default=True,
     metavar="PATH",
-    help="Where the metrics are.",
+    help="Path of the metrics.",
 )
 @click.option(
     "--web.config.file",

@@ -58,7 +58,7 @@ class MetricModel(Strict):
     value: str | None = None
     """The field or expression that is added, observed or kept; a counter without it adds 1."""
     scale: Annotated[float, Field(gt=0, le=1e300, examples=[1e-9, 512])] | None = None
-    """What `value` is multiplied by: 1e-9 turns nanoseconds into seconds."""
+    """The factor of `value`: 1e-9 turns nanoseconds into seconds."""
     where: Where | None = None
     """A condition on fields and labels, evaluated in the agent, for this metric alone: an expression."""
     labels: Labels = Field(
@@ -89,7 +89,7 @@ class HalfModel(Strict):
     """One event of a pair; `fetch` and `filter` are its own."""
 
     to: To
-    """Where to attach: any kind but `call`, `ucall` and `syscall`, and no pattern."""
+    """The event's target: any kind but `call`, `ucall` and `syscall`, and no pattern."""
     fetch: Fetch | None = None
     """NAME to the kernel's fetch argument; on a tracepoint NAME to its field."""
     filter: Filter | None = None
@@ -129,12 +129,12 @@ class AttachModel(Strict):
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["to"]}, {"required": ["pair"]}]})
 
     to: To | None = None
-    """Where to attach: `kprobe:SYM[+OFF]`, `call:SYM`, `tracepoint:SYSTEM:EVENT`, `uprobe:PATH:SYM`,
+    """The target: `kprobe:SYM[+OFF]`, `call:SYM`, `tracepoint:SYSTEM:EVENT`, `uprobe:PATH:SYM`,
     `usdt:PATH:PROVIDER:NAME`, …"""
     pair: PairModel | None = None
     """Two events as one: `{from: …, to: …, key: FIELD}`."""
     help: Help = ""
-    """What this alternative watches, if it is less or more than the probe's own `help` says."""
+    """Help text of this alternative, if it watches less or more than the probe's own `help` says."""
     fetch: Fetch | None = None
     """NAME to the kernel's fetch argument; on a tracepoint NAME to its field; `null` where there is none."""
     filter: Filter | None = None
@@ -185,9 +185,9 @@ class ProbeModel(Strict):
     name: Annotated[str, Field(pattern=PROBE_NAME)] | None = None
     """Unique; the label `probe` of the built-in metrics. A definition's event name serves as well."""
     help: Help = ""
-    """What the probe watches, for human readers."""
+    """A description of the probe for human readers."""
     attach: Attachment | None = None
-    """Where to attach; of a list, the first that this kernel supports is used."""
+    """The target. A list has alternatives: the first that this kernel supports is used."""
     container: Selector | None = None
     """In which containers the program is: a pattern such as `db*`, of their names in pods or of their ids."""
     pod: Selector | None = None
@@ -208,7 +208,7 @@ class ProbeModel(Strict):
     let: Let | None = None
     """NAME to an expression: fields that the agent computes of others."""
     metrics: list[MetricModel] = Field(default_factory=no_items)
-    """What to count in addition to the built-in metrics."""
+    """Metrics in addition to the built-in ones."""
     return_buckets: BuiltInBuckets | None = None
     """Bounds of the built-in histogram of return values, powers of 4 up to 4^10; `none` for no histogram."""
     duration_buckets: BuiltInBuckets | None = None
@@ -222,8 +222,8 @@ class ProbeModel(Strict):
     stacks: StacksModel | None = None
     """Count stacks, for flame graphs and profiles: `{}`, or `{weigh: FIELD, user: true, max: 1000}`."""
     aggregate: Aggregate = "auto"
-    """Who adds up: `events` the agent; `kernel` hist triggers, or the agent on a kernel that has none; `auto`
-    whichever is cheapest."""
+    """The part that adds up. `events`: the agent. `kernel`: hist triggers, or the agent on a kernel
+    without them. `auto`: the cheapest."""
     limit: Limit = LimitModel(cpu="1%")
     """If exceeded for some seconds, the probe is disabled, and tried again with growing pauses."""
     critical: bool = False
@@ -242,9 +242,9 @@ class GlobalModel(Strict):
     source: SourceName = "auto"
     """How events are read."""
     buffer_size: Size = 1 << 20
-    """Ring buffer per CPU, as `1MiB` …"""
+    """Ring buffer size per CPU, as `1MiB`."""
     buffer_total: Size = 64 << 20
-    """… and for all CPUs together."""
+    """Upper bound of all CPUs' ring buffers together."""
     max_series: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Label sets of one metric; those beyond are counted under the label value `__overflow__`."""
     max_series_total: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
@@ -256,8 +256,8 @@ class GlobalModel(Strict):
     limit: Limit = LimitModel(cpu="2%")
     """For all probes together: if exceeded for some seconds, the one that takes most is disabled."""
     nested_containers: bool = False
-    """Whether a thread in a container of a container, as in a node of kind, is in the inner one. Who may make
-    cgroups in a container or in a unit of systemd can then name another container or pod."""
+    """Whether threads in nested containers (kind, k3d, Docker in Docker) count as in the innermost one.
+    Every program that can create cgroups can then impersonate other containers and pods."""
     native_histograms: bool = False
     """Whether histograms are native ones, too: for scrapes in protobuf, and in OTLP as exponential ones."""
 
@@ -273,7 +273,7 @@ class Document(Strict):
     probes: list[ProbeModel] = Field(default_factory=no_items)
     """The probes; those of all files are combined."""
     otlp: OtlpModel = Field(default_factory=OtlpModel)
-    """Where OpenTelemetry's log records, spans and metrics go; without it nothing is sent."""
+    """The destinations of OpenTelemetry's log records, spans and metrics; without it nothing is sent."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -294,7 +294,8 @@ def json_schema() -> dict[str, Any]:
 class _Described(GenerateJsonSchema):
     """Describes each key by the docstring below its field.
 
-    With ``use_attribute_docstrings``, pydantic would parse the source of all models at every start.
+    The setting ``use_attribute_docstrings`` would make pydantic parse the source of all models at every
+    start.
     """
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:

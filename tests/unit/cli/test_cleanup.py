@@ -29,7 +29,7 @@ def cleanup(*arguments: str) -> Result:
 def test_what_is_no_name_is_refused(fake: FakeTracefs, name: str) -> None:
     result = cleanup("--instance", name)
     assert result.exit_code == 2
-    assert f"{name!r} is no name: write up to 40 of A-Z, a-z, 0-9 and _" in result.stderr
+    assert f"{name!r} is not a name: write up to 40 of A-Z, a-z, 0-9 and _" in result.stderr
     assert fake.writes == []
 
 

@@ -35,7 +35,7 @@ def test_values(words: list[str], output: str) -> None:
     ("words", "message"),
     [
         *(
-            (["-d", text], f"'{text}' is no time above 0: write it as 10, 10s, 500ms, 2m or 1h")
+            (["-d", text], f"'{text}' is not a time above 0: write it as 10, 10s, 500ms, 2m or 1h")
             for text in ("0", "0s", "-1", "1x", "", "nan", "inf", "1e3", "1 s", "9" * 400)
         ),
         (["--log.level", "warm"], "'warm' is not one of 'debug', 'info', 'warning', 'error'"),
