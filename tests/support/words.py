@@ -54,7 +54,7 @@ def _modules(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.JoinedStr):
             yield _plain(
-                "".join(part.value if isinstance(part, ast.Constant) else "N" for part in node.values)
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "N" for part in node.values)
             )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 3:
             paragraphs = re.split(r"\n\s*\n|\n(?=\s*[-*] )", cleandoc(node.value))
