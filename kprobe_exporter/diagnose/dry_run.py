@@ -20,7 +20,6 @@ from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.probing.event_source import choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.symbols.functions import Answer, Functions
-from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.define import not_built
 from kprobe_exporter.tracefs.features import uretprobe_hazard
@@ -107,7 +106,7 @@ def look_each(
     addresses of functions. ``choose`` decides between pages and text, as it does for the agent. Without
     ``programs`` no file of a program is looked at.
     """
-    lists, resolver = Lists.of(files), Resolver.of(files)
+    resolver = Resolver.of(files)
     with Instance.top(files.tracefs) as instance:
         opened = instance.probed_files
         whole = [
@@ -117,7 +116,7 @@ def look_each(
         probes = [probe for config in whole for probe in config.probes]
         most = max(config.settings.max_matches for config in whole)
         kernel = known_kernel(instance, probes, resolver, most, binary=True, files=files)
-        functions = Functions(lists, _names(probes, kernel))
+        functions = Functions(resolver.lists, _names(probes, kernel))
         known = Known(
             kernel,
             files.tracefs.exists,

@@ -1,7 +1,7 @@
 """Tells whether and by which name a function can be probed, from the kernel's lists: no probe is tried."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -12,22 +12,17 @@ from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target
 from kprobe_exporter.symbols.lists import (
     SITE,
     TEXT,
-    WRAPPED,
     ListedSymbol,
     Lists,
     Row,
     attempt,
-    blacklisted,
     blacklisted_areas,
     exporting_module,
     installed_modules,
-    modules,
     names_at,
     names_between,
     parse_functions,
-    symbols,
     text,
-    traceable,
 )
 from kprobe_exporter.symbols.successors import successors
 
@@ -76,11 +71,8 @@ class Functions:
         bases = (name.partition(".")[0] for name in self.names)
         later = chain.from_iterable(map(successors, self.names))
         all_names = chain(self.names, bases, later, EPROBES, (COUNTS_NAMES,))
-        wanted = {name.encode() for name in all_names}
-        self._traceable = attempt(lambda: traceable(lists.traceable(), wanted))
-        self._symbols = attempt(lambda: symbols(lists.symbols(), wanted))
-        self._blacklist = attempt(lambda: blacklisted(lists.blacklist()))
-        self._modules = attempt(lambda: modules(lists.modules()))
+        self._traceable: Mapping[str, list[str]] | None = lists.functions
+        self._symbols = lists.named(all_names)
 
     def eprobes(self) -> Answer:
         """Whether this kernel was built with eprobes. The README of tracefs does not prove it."""
@@ -98,7 +90,7 @@ class Functions:
 
     def answer(self, module: str, symbol: str, offset: int) -> Answer:
         """Whether a kprobe can be set at the place; ``module`` is empty if none was given."""
-        if module and module not in (self._modules or ()):
+        if module and module not in (self._lists.loaded or ()):
             return self._absent_module(module, symbol)
         found = self._function(module, symbol)
         if offset and (found.can is not False or symbol in BASES):
@@ -118,7 +110,7 @@ class Functions:
             return Answer(
                 False if refused else None, f"{several} functions have this name, and {what}: {mend}"
             )
-        if symbol.encode() in (self._blacklist or ()):
+        if symbol.encode() in (self._lists.blacklisted or ()):
             return Answer(False, "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)")
         if not places and symbol in self._of_boot:
             return Answer(False, "it ran at boot alone, and its memory has been freed")
@@ -154,8 +146,7 @@ class Functions:
             for found in places
         }
         names = attempt(lambda: names_at(self._lists.symbols(), addresses)) or {}
-        others = attempt(lambda: traceable(self._lists.traceable(), set(names))) or {}
-        return {names[name.encode()]: name for name in others}
+        return {address: text(name) for name, address in names.items() if text(name) in listed}
 
     @cached_property
     def _of_boot(self) -> set[str]:
@@ -185,7 +176,7 @@ class Functions:
         """Suggest what to write for a name that is in no list."""
         if successor := self._successor(symbol):
             return f": {successor} does its work today"
-        if symbol.startswith(SYSTEM_CALL) and (near := misspelt(symbol, system_calls(self._lists))):
+        if symbol.startswith(SYSTEM_CALL) and (near := misspelt(symbol, self._lists.system_calls)):
             return near
         names = attempt(lambda: list(similar(self._lists.traceable(), module, symbol))) or []
         made = next((name for name in names if name.startswith(f"{symbol}.")), None)
@@ -206,16 +197,16 @@ class Functions:
 
     def _exporting(self, symbol: str) -> str | None:
         """Return the module that exports the function and is not loaded."""
-        if self._modules is None:
+        if self._lists.loaded is None:
             return None
         module = attempt(lambda: exporting_module(self._lists.exports(), symbol))
-        return None if module in self._modules else module
+        return None if module in self._lists.loaded else module
 
     def _namesake(self, symbol: str) -> str | None:
         """Return the module that is installed, not loaded, and with whose name the function's name begins."""
-        if self._modules is None:
+        if self._lists.loaded is None:
             return None
-        absent = (attempt(lambda: installed_modules(self._lists.installed())) or set()) - self._modules
+        absent = (attempt(lambda: installed_modules(self._lists.installed())) or set()) - self._lists.loaded
         return max((name for name in absent if symbol.startswith(f"{name}_")), key=len, default=None)
 
     def _successor(self, symbol: str) -> str | None:
@@ -236,12 +227,6 @@ def similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
         near = abs(len(name) - len(wanted)) <= 1 and (name.startswith(start) or name.endswith(end))
         if near or name.startswith(made):
             yield text(name)
-
-
-def system_calls(lists: Lists) -> set[str]:
-    """Return ``sys_NAME`` for each system call whose function has another name here."""
-    blocks = attempt(lambda: list(lists.symbols())) or attempt(lambda: list(lists.traceable())) or []
-    return {text(found[1]) for block in blocks for found in WRAPPED.finditer(block)}
 
 
 def singles(target: Target, lists: Lists) -> str:
@@ -266,13 +251,7 @@ def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
     some = b"\n".join(line for line in lines if name in line)  # as parsing all of them is slow
     listed = [row for row in parse_functions(some) if row[1] == name]
     bases = [row for row in parse_functions(b"\n".join(lines[:CANDIDATES])) if row[2] is None]
-    wanted = {
-        name,
-        *(word.encode() for word in STARTS),
-        *(word.encode() for word in INIT),
-        *(row[1] for row in bases),
-    }
-    known = attempt(lambda: symbols(lists.symbols(), wanted)) or {}
+    known = lists.named([target.symbol, *STARTS, *INIT, *(text(row[1]) for row in bases)]) or {}
     found = known.get(target.symbol, [])
     in_modules = Counter(one.module for one in found if one.module)
     for module in sorted(module for module, several in in_modules.items() if several == 1):

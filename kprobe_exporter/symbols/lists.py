@@ -3,6 +3,7 @@
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -61,34 +62,6 @@ DOTTED = re.compile(rb"^[^\s.]*\.\S*", re.MULTILINE)
 """A function's name in which there is a dot, at the beginning of a line."""
 
 FEW = 32  # Names that are searched for one by one in a block of lines, or in the list of functions
-
-
-class Lists(NamedTuple):
-    """The kernel's lists; a call opens a list and reads it line by line. OSError if it cannot be read.
-
-    ``symbols`` are read in blocks of whole lines, as they are many, and few of them are looked for.
-    """
-
-    traceable: Callable[[], Iterable[bytes]]
-    symbols: Callable[[], Iterable[bytes]]
-    blacklist: Callable[[], Iterable[bytes]]
-    modules: Callable[[], Iterable[bytes]]
-    addresses: Callable[[], Iterable[bytes]] = tuple
-    installed: Callable[[], Iterable[bytes]] = tuple
-    exports: Callable[[], Iterable[bytes]] = tuple
-
-    @classmethod
-    def of(cls, kernel: KernelFiles) -> "Lists":
-        """The lists of this kernel."""
-        return cls(
-            lambda: kernel.tracefs.read(TRACEABLE).splitlines(),
-            lambda: kernel.blocks(SYMBOLS),
-            lambda: kernel.lines(BLACKLIST),
-            lambda: kernel.lines(MODULES),
-            lambda: kernel.tracefs.read(ADDRESSES).splitlines(),
-            lambda: kernel.lines(INSTALLED.format(kernel.release, "dep")),
-            lambda: kernel.lines(INSTALLED.format(kernel.release, "symbols")),
-        )
 
 
 class ListedSymbol(NamedTuple):
@@ -164,9 +137,66 @@ class TraceableFunctions(Mapping[str, list[str]]):
     def __bool__(self) -> bool:
         return len(self._text) > 2
 
+    @cached_property
     def dotted(self) -> list[str]:
-        """Return the names with a dot, as compilers make them: one in twenty."""
+        """The names with a dot, as compilers make them: one in twenty, so a search here is fast."""
         return [text(name) for name in dict.fromkeys(DOTTED.findall(self._text))]
+
+
+@dataclass
+class Lists:
+    """The kernel's lists; a call opens a list and reads it line by line. OSError if it cannot be read.
+
+    ``symbols`` are read in blocks of whole lines, as they are many, and few of them are looked for. What the
+    properties parse is read once, at first use, and None where the list cannot be read. Use one for a single
+    start or reload, since modules come and go.
+    """
+
+    traceable: Callable[[], Iterable[bytes]]
+    symbols: Callable[[], Iterable[bytes]]
+    blacklist: Callable[[], Iterable[bytes]]
+    modules: Callable[[], Iterable[bytes]]
+    addresses: Callable[[], Iterable[bytes]] = tuple
+    installed: Callable[[], Iterable[bytes]] = tuple
+    exports: Callable[[], Iterable[bytes]] = tuple
+
+    @classmethod
+    def of(cls, kernel: KernelFiles) -> "Lists":
+        """The lists of this kernel."""
+        return cls(
+            lambda: kernel.tracefs.read(TRACEABLE).splitlines(),
+            lambda: kernel.blocks(SYMBOLS),
+            lambda: kernel.lines(BLACKLIST),
+            lambda: kernel.lines(MODULES),
+            lambda: kernel.tracefs.read(ADDRESSES).splitlines(),
+            lambda: kernel.lines(INSTALLED.format(kernel.release, "dep")),
+            lambda: kernel.lines(INSTALLED.format(kernel.release, "symbols")),
+        )
+
+    @cached_property
+    def functions(self) -> "TraceableFunctions | None":
+        """The modules of every traceable function, by its name, "" for the kernel."""
+        return attempt(lambda: TraceableFunctions(self.traceable()))
+
+    @cached_property
+    def loaded(self) -> set[str] | None:
+        """The names of the loaded modules."""
+        return attempt(lambda: modules(self.modules()))
+
+    @cached_property
+    def blacklisted(self) -> set[bytes] | None:
+        """The names of the functions off which the kernel keeps kprobes."""
+        return attempt(lambda: blacklisted(self.blacklist()))
+
+    @cached_property
+    def system_calls(self) -> set[str]:
+        """``sys_NAME`` for each system call whose function has another name here."""
+        blocks = attempt(lambda: list(self.symbols())) or attempt(lambda: list(self.traceable())) or []
+        return {text(found[1]) for block in blocks for found in WRAPPED.finditer(block)}
+
+    def named(self, names: Iterable[str]) -> dict[str, list[ListedSymbol]] | None:
+        """Return the symbols of these names, searched for at each call; None if the list cannot be read."""
+        return attempt(lambda: symbols(self.symbols(), {name.encode() for name in names}))
 
 
 def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:

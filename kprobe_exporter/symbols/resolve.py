@@ -7,22 +7,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from typing import NamedTuple
 
 from kprobe_exporter.errors import ProbeRefused, sentence
 from kprobe_exporter.grammar.lexis import SYMBOL, closest, misspelt
 from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target
-from kprobe_exporter.symbols.functions import SILENT, Functions, similar, singles, system_calls
+from kprobe_exporter.symbols.functions import SILENT, Functions, similar, singles
 from kprobe_exporter.symbols.lists import (
     TEXT,
     WRAPPERS,
     Lists,
-    TraceableFunctions,
-    attempt,
-    blacklisted,
-    modules,
-    symbols,
 )
 from kprobe_exporter.symbols.successors import successors
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
@@ -53,12 +47,12 @@ class Resolved(NamedTuple):
 class Resolver:
     """Reads each of the kernel's lists once, at first use: 50,000 lines take about 30 ms.
 
-    Use one for a single start or reload, since modules come and go. ``events`` returns the names of a
-    system's tracepoints, none for an unknown system. If a list cannot be read, targets stay as they are.
+    ``events`` returns the names of a system's tracepoints, none for an unknown system. If a list cannot be
+    read, targets stay as they are.
     """
 
     def __init__(self, lists: Lists, events: Callable[[str], Iterable[str]]) -> None:
-        self._lists = lists
+        self.lists = lists
         self._events = events
         self._asked: set[str] = set()
         self._known: Functions | None = None
@@ -112,10 +106,10 @@ class Resolver:
 
     def _in_list(self, target: Target) -> Resolved:
         """Find the place of a function under its own name, or the one that the compiler gave it."""
-        if self.places is None:
+        if self.lists.functions is None:
             return Resolved(target)
         self._asked.add(target.symbol)
-        if target.module and target.module not in self.modules:
+        if target.module and target.module not in (self.lists.loaded or ()):
             if target.kind in FPROBES:
                 raise ProbeRefused(
                     f"the module '{target.module}' is not loaded, and an fprobe cannot wait for it: "
@@ -147,10 +141,10 @@ class Resolver:
         if (function := self._of_system_call(target)) is not None:
             target = replace(target, symbol=function)
         if isinstance(error, NotUnique):
-            return f"{str(error).rstrip('.')}; {singles(target, self._lists)}."
+            return f"{str(error).rstrip('.')}; {singles(target, self.lists)}."
         self._asked.add(target.symbol)
         if self._known is None or target.symbol not in self._known.names:
-            self._known = Functions(self._lists, self._asked)  # one reading for all that were asked for
+            self._known = Functions(self.lists, self._asked)  # one reading for all that were asked for
         answer = self._known.answer(target.module, target.symbol, target.offset)
         if answer.can is not False:
             return str(error)
@@ -160,12 +154,7 @@ class Resolver:
         """Return a clause, as ``check --live`` does: why a probe of a function never fires; "" if it may."""
         if target.kind not in FUNCTIONS or target.symbol not in SILENT:
             return ""
-        return Functions(self._lists, [target.symbol]).answer(target.module, target.symbol, 0).why
-
-    @cached_property
-    def places(self) -> TraceableFunctions | None:
-        """The modules of every traceable function, by its name, "" for the kernel; None if not listed."""
-        return attempt(lambda: TraceableFunctions(self._lists.traceable()))
+        return Functions(self.lists, [target.symbol]).answer(target.module, target.symbol, 0).why
 
     def _of_system_call(self, target: Target) -> str | None:
         """Return the function behind the system call that ``target`` names; None if it names a function.
@@ -174,7 +163,7 @@ class Resolver:
         may be another one (__SYS_STUB0 of arch/x86/include/asm/syscall_wrapper.h).
         """
         name = target.symbol
-        places: Mapping[str, list[str]] = self.places or {}
+        places: Mapping[str, list[str]] = self.lists.functions or {}
         if target.module or not name.startswith(SYSTEM_CALL) or name in places:
             return None
         functions = [f"{wrapper}{name}" for wrapper in WRAPPERS]
@@ -193,36 +182,26 @@ class Resolver:
 
     def _addresses_of(self, names: Iterable[str]) -> dict[str, int]:
         """Return the addresses of those names that are the kernel's functions, 0 where they are hidden."""
-        wanted = {name.encode() for name in names}
-        known = attempt(lambda: symbols(self._lists.symbols(), wanted)) or {}
+        known = self.lists.named(names) or {}
         own = ((name, one) for name, found in known.items() for one in found if not one.module)
         return {name: one.address for name, one in own if one.kind in TEXT}
 
-    @cached_property
-    def _dotted(self) -> list[str]:
-        """Names with a dot. There are few of them, so a search here is faster than in all."""
-        return self.places.dotted() if self.places else []
-
-    @cached_property
-    def modules(self) -> set[str]:
-        return attempt(lambda: modules(self._lists.modules())) or set()
-
     def _within(self, target: Target) -> list[str]:
-        found = [] if self.places is None else self.places.get(target.symbol, [])
+        found = [] if self.lists.functions is None else self.lists.functions.get(target.symbol, [])
         return [module for module in found if target.module in ("", module)]
 
     def _functions(self, target: Target) -> set[tuple[str, str]]:
         """Return name and module of each function that matches a pattern."""
-        if self.places is None:
+        if self.lists.functions is None:
             raise ProbeRefused(
                 f"'{target}' is a pattern, and this kernel does not list its functions ({TRACEABLE}): name "
                 "them one by one."
             )
         matches = matcher(target.symbol)
-        off = attempt(lambda: blacklisted(self._lists.blacklist())) or set()
+        off = self.lists.blacklisted or set()
         return {
             (name, module)
-            for name, found in self.places.items()
+            for name, found in self.lists.functions.items()
             if matches(name) and name.encode() not in off and _is_function(name)
             for module in found
             if target.module in ("", module)
@@ -230,47 +209,48 @@ class Resolver:
 
     def _clone(self, target: Target) -> tuple[str, str] | None:
         """Return the compiler's form of a function that does not exist under its own name."""
-        if target.offset:
+        if target.offset or (places := self.lists.functions) is None:
             return None
-        start, places = f"{target.symbol}.", self.places
-        names = [name for name in self._dotted if name.startswith(start)]
-        if places is not None and target.module:
+        names = [name for name in places.dotted if name.startswith(f"{target.symbol}.")]
+        if target.module:
             names = [name for name in names if target.module in places.get(name, ())]
         found = with_suffix(target.symbol, names)
-        if found and attempt(lambda: symbols(self._lists.symbols(), {target.symbol.encode()})):
+        if found and self.lists.named([target.symbol]):
             return None  # the function exists: it is listed under an alias, or it is not traceable
         return found
 
     def _check_fprobe(self, target: Target, places: list[str]) -> None:
         """Refuse a function that an fprobe cannot take, and a shared name, of which it would take all."""
         if not places:
-            later = (one for one in successors(target.symbol) if one in (self.places or {}))
+            later = (one for one in successors(target.symbol) if one in (self.lists.functions or {}))
             near = next((f": {one} does its work today" for one in later), "")
             if not near and target.symbol.startswith(SYSTEM_CALL):
-                near = misspelt(target.symbol, system_calls(self._lists))
+                near = misspelt(target.symbol, self.lists.system_calls)
             near = near or misspelt(
-                target.symbol, similar(self._lists.traceable(), target.module, target.symbol)
+                target.symbol, similar(self.lists.traceable(), target.module, target.symbol)
             )
             raise ProbeRefused(
                 f"an fprobe takes only the functions of {TRACEABLE}, and '{target.symbol}' is not among "
                 f"them{near}."
             )
-        if len(self.places[target.symbol] if self.places else ()) > 1:
+        if len(self.lists.functions[target.symbol] if self.lists.functions else ()) > 1:
             raise ProbeRefused(
                 f"several functions are called '{target.symbol}', and an fprobe would take them all; "
-                f"{singles(replace(target, kind=Kind.KPROBE), self._lists)}."
+                f"{singles(replace(target, kind=Kind.KPROBE), self.lists)}."
             )
 
     def _instead(self, target: Target) -> str:
         """Return a clause: why a pattern matches nothing, or which names begin like it."""
-        if target.module and target.module not in self.modules:
+        if target.module and target.module not in (self.lists.loaded or ()):
             return f": the module '{target.module}' is not loaded, and a pattern is looked up once"
         if target.kind is Kind.TRACEPOINT:
             names = list(self._events(target.system))
             if not names:
                 return f": this kernel has no tracepoints of a system '{target.system}'"
         else:
-            names = [name for name, found in (self.places or {}).items() if target.module in ("", *found)]
+            names = [
+                name for name, found in (self.lists.functions or {}).items() if target.module in ("", *found)
+            ]
         return begin_alike(target.event or target.symbol, sorted(names))
 
 

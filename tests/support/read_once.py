@@ -15,7 +15,7 @@ import pytest
 from kprobe_exporter.btf.types import FUNC, MANY, Types
 from kprobe_exporter.symbols import lists
 from kprobe_exporter.symbols.addresses import AddressTable, Symbols
-from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.tracefs.files import TRACEABLE, MountedTracefs
 from kprobe_exporter.tracefs.kernel_files import KernelFiles, running_kernel
 
@@ -30,7 +30,7 @@ def read_once(kernel: MountedTracefs) -> Iterator[None]:
     A process that is not allowed to read them does not get them. A nested call does nothing: pytest runs a
     session fixture once for each directory that imports it.
     """
-    if isinstance(vars(Resolver)["places"], property):
+    if isinstance(vars(Lists)["functions"], property):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
@@ -85,18 +85,18 @@ def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
 
 
 def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
-    read: Callable[[Resolver], lists.TraceableFunctions | None] = vars(Resolver)["places"].func
+    read: Callable[[Lists], lists.TraceableFunctions | None] = vars(Lists)["functions"].func
     known: dict[frozenset[str], lists.TraceableFunctions | None] = {}
 
-    def places(resolver: Resolver) -> lists.TraceableFunctions | None:
+    def functions(of_kernel: Lists) -> lists.TraceableFunctions | None:
         loaded = _loaded_modules()
         if loaded not in known:
             known.clear()
-            known[loaded] = read(resolver)
+            known[loaded] = read(of_kernel)
         return known[loaded]
 
-    patch.setattr(Resolver, "places", property(places))
-    _ = Resolver.of(running_kernel(kernel)).places
+    patch.setattr(Lists, "functions", property(functions))
+    _ = Lists.of(running_kernel(kernel)).functions
 
 
 def _symbols(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:

@@ -18,8 +18,8 @@ from kprobe_exporter.symbols.listing.query import (
     no_tracepoint,
     refusal,
 )
-from kprobe_exporter.symbols.lists import Lists, attempt, lines_of, symbols
-from kprobe_exporter.symbols.resolve import FPROBES, FUNCTIONS, Resolver, event_names
+from kprobe_exporter.symbols.lists import attempt, lines_of, symbols
+from kprobe_exporter.symbols.resolve import FPROBES, FUNCTIONS, Resolver
 from kprobe_exporter.tracefs.define import not_built
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.features import no_fprobes
@@ -52,8 +52,8 @@ class KernelPlaces:
     def __init__(self, tracefs: Path, root: Path = Path("/")) -> None:
         self._files = ReadOnlyTracefs(tracefs)
         self._kernel = running_kernel(self._files, root)
-        self._lists = Lists.of(self._kernel)
-        self._resolver = Resolver(self._lists, lambda system: event_names(self._files, system))
+        self._resolver = Resolver.of(self._kernel)
+        self._lists = self._resolver.lists
         self._notes: list[str] = []
 
     def find(self, query: Query) -> Listed:
@@ -95,8 +95,8 @@ class KernelPlaces:
                 return events
             if not self._has_kprobes or not self._places:
                 raise
-            if query.owner and not is_pattern(query.owner) and query.owner not in self._resolver.modules:
-                raise no_owner(query, self._events, self._resolver.modules) from None
+            if query.owner and not is_pattern(query.owner) and query.owner not in self._modules:
+                raise no_owner(query, self._events, self._modules) from None
             raise neither(query, self._events, self._places, error) from None
 
     def _functions(self, query: Query) -> list[Target]:
@@ -115,15 +115,15 @@ class KernelPlaces:
         if not alone:
             shared = f": several functions share the name '{found[0].symbol}'" if found else ""
             raise refusal(f"'{query.text}' matches no function that can be probed{shared}")
-        if kind not in FPROBES and attempt(lambda: next(iter(self._lists.blacklist()), b"")) is None:
+        if kind not in FPROBES and self._lists.blacklisted is None:
             self._notes.append(BLACKLIST)
         return alone
 
     def _function(self, query: Query, kind: Kind) -> Target:
         """Return the one function of this name and add notes on it. Raises ProbeRefused with the reason."""
         target = parse_target(f"{kind}:{query.owner}{':' if query.owner else ''}{query.name}")
-        if query.kind is None and query.owner and query.owner not in self._resolver.modules:
-            raise no_owner(query, self._events, self._resolver.modules)
+        if query.kind is None and query.owner and query.owner not in self._modules:
+            raise no_owner(query, self._events, self._modules)
         one, note = self._resolver.place(target)
         notes = [note]
         if kind not in FPROBES:
@@ -178,7 +178,11 @@ class KernelPlaces:
 
     @property
     def _places(self) -> Mapping[str, list[str]]:
-        return self._resolver.places or {}
+        return self._lists.functions or {}
+
+    @property
+    def _modules(self) -> set[str]:
+        return self._lists.loaded or set()
 
     @cached_property
     def _events(self) -> list[str]:

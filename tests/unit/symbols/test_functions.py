@@ -225,7 +225,8 @@ def test_modules_that_are_installed_and_not_loaded(tmp_path: Path, name: str, wh
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    lists = Lists.of(running_kernel(ReadOnlyTracefs(tracefs), root))
-    assert why in Functions(lists, [name]).answer("", name, 0).why
+    kernel = running_kernel(ReadOnlyTracefs(tracefs), root)
+    assert why in Functions(Lists.of(kernel), [name]).answer("", name, 0).why
     (root / "proc/modules").unlink()
-    assert f"kprobe:MODULE:{name} waits for it" in Functions(lists, [name]).answer("", name, 0).why
+    answer = Functions(Lists.of(kernel), [name]).answer("", name, 0)
+    assert f"kprobe:MODULE:{name} waits for it" in answer.why

@@ -60,7 +60,7 @@ def test_functions_asked_for_one_by_one(lines: list[str], asked: list[str]) -> N
     whole, found = traceable(content), TraceableFunctions(content)
     assert [found.get(name) for name in asked] == [whole.get(name) for name in asked]
     assert bool(found) == bool(whole)
-    assert found.dotted() == [name for name in whole if "." in name]
+    assert found.dotted == [name for name in whole if "." in name]
     assert "_all" not in vars(found)
     assert dict(found) == whole
 

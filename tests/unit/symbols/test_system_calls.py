@@ -1,6 +1,7 @@
 """`kprobe:sys_NAME` is the function behind the system call NAME, whatever this architecture calls it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_an_fprobe_on_an_unknown_one_is_told_the_nearest() -> None:
 
 
 def test_what_the_kernel_refuses_is_explained_by_the_name_here() -> None:
-    listed = lists(X86)._replace(blacklist=lambda: [b"0x10-0x20\t__x64_sys_fsync\n"])
+    listed = replace(lists(X86), blacklist=lambda: [b"0x10-0x20\t__x64_sys_fsync\n"])
     resolver = Resolver(listed, lambda _: ())
     told = resolver.explain(parse_target("kprobe:sys_fsync"), ProbeRefused("refused"))
     assert told.startswith("the kernel keeps kprobes off it")
