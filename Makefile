@@ -117,5 +117,5 @@ clean: ## remove .venv, build/, dist/ and caches
 .venv: .venv/test.stamp
 
 # Made again only when one of these files changes.
-.venv/%.stamp: pyproject.toml $(wildcard kprobe_exporter/source/_*.p?[xi])
+.venv/%.stamp: pyproject.toml $(wildcard kprobe_exporter/source/_*.p[yx][xdi] kprobe_exporter/engine/*.[ch])
 	@scripts/bootstrap $*

@@ -1,7 +1,7 @@
 """The C compiler for every processor: clang with glibc 2.17, of PyPI's ziglang.
 
 setuptools calls it with the options of the Python that builds. The wrapper passes on only what is to be
-compiled, so that the options and headers are the same for every builder.
+compiled and where this project's headers are, so that the options are the same for every builder.
 """
 
 import shutil
@@ -25,6 +25,7 @@ out = arguments[arguments.index("-o") + 1]
 sources = [word for word in arguments if word.endswith((".c", ".o")) and word != out]
 options = ["-c"] if "-c" in arguments else {linked!r}.split()
 command = [sys.executable, "-m", "ziglang", "cc", "-target", {triple!r}, *{options!r}.split(), *options]
+command += [word for word in arguments if word.startswith("-Ikprobe_exporter/")]
 command += [f"-ffile-prefix-map={{os.getcwd()}}=.", "-I", {headers!r}, *sources, "-o", out]
 sys.exit(subprocess.run(command).returncode)
 """

@@ -1,6 +1,6 @@
 """Evaluates conditions and computed values in Python, one field mapping at a time.
 
-The compiled walk (source/_condition.pxi) does the same for pages; tests hold both to the same results.
+The event engine (engine/expr.c) does the same for pages; tests hold both to the same results.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -68,7 +68,7 @@ class RecordedStacks:
     stack, its first part counts. It costs about 3 µs an event.
 
     A source that adds up records counts their stacks as well, in 0.2 µs an event, and delivers the sums: each
-    stack waits with its event in source/_queue.pxi.
+    stack waits with its event in engine/queue.c.
     """
 
     def __init__(self, programs: ProgramStacks) -> None:

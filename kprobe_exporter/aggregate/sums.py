@@ -1,6 +1,6 @@
 """Adds up the records of one layout by its recipe: records become tallies.
 
-The compiled walk (source/_tally.pxi) does the same for pages; tests hold both to the same tallies.
+The event engine (engine/tally.c) does the same for pages; tests hold both to the same tallies.
 """
 
 from bisect import bisect_left

@@ -57,9 +57,13 @@ def test_the_sdist_has_what_a_wheel_is_built_of_and_the_licence(built: list[Path
     with tarfile.open(built[0]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml"} <= names
-    sources = {f"kprobe_exporter/source/{name}" for name in ("_lines.pyx", "_pages.pyx", "_tally.pxi")}
-    assert sources <= names
-    assert [name for name in names if name.endswith((".so", ".c", ".pyc"))] == []
+    sources = {
+        f"kprobe_exporter/source/{name}" for name in ("_lines.pyx", "_pages.pxd", "_pages.pyx", "_plan.pxi")
+    }
+    engine = {path.relative_to(ROOT).as_posix() for path in (ROOT / "kprobe_exporter/engine").glob("*.[ch]")}
+    assert sources | engine <= names
+    assert [name for name in names if name.endswith((".so", ".pyc"))] == []
+    assert {name for name in names if name.endswith(".c")} <= engine
 
 
 def test_the_metadata_names_the_dependencies_of_the_project(built: list[Path], target: Target) -> None:

@@ -1,7 +1,6 @@
 """Whatever a page or a line has, the compiled code reads nothing outside it: AddressSanitizer checks this."""
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.engine_build import ENGINE, ROOT, SANITIZED, build_engine, gcc
+
 PAGES = 8_000
 TEXTS = 8_000
-FLAGS = (
-    "-fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g -shared -fPIC"
-    " -DPy_LIMITED_API=0x030B0000"
-)
+BINDING = ("-shared", "-DPy_LIMITED_API=0x030B0000", f"-I{ENGINE}")
 
 
 @pytest.fixture(scope="session")
@@ -31,21 +28,17 @@ def sanitized_lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pat
 
 
 def build(directory: Path, name: str) -> tuple[Path, Path]:
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        if os.environ.get("CI"):
-            pytest.fail("gcc is missing")
-        pytest.skip("no gcc")
+    objects = build_engine(directory) if name == "_pages" else []
     source = directory / f"{name}.c"
     subprocess.run(
         [sys.executable, "-m", "cython", "-3", ROOT / f"kprobe_exporter/source/{name}.pyx", "-o", source],
         check=True,
     )
     built = directory / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    include = sysconfig.get_paths()["include"]
-    subprocess.run([compiler, *FLAGS.split(), f"-I{include}", source, "-o", built], check=True)
+    options = [*SANITIZED, *BINDING, f"-I{sysconfig.get_paths()['include']}"]
+    subprocess.run([gcc(), *options, source, *objects, "-o", built], check=True)
     library = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+        [gcc(), "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
     ).stdout.strip()
     return built, Path(library).resolve()
 

@@ -169,7 +169,9 @@ def _build_extension(arch: Architecture, name: str) -> None:
     """Build a compiled module beside this machine's: their names differ by the architecture."""
     directory = ROOT / "kprobe_exporter/source"
     output = directory / f"{name}.cpython-{PYTHON.replace('.', '')}-{arch.multiarch}.so"
-    newest = max(source.stat().st_mtime for source in directory.glob("_*.p[yx][xi]"))
+    engine = ROOT / "kprobe_exporter/engine"
+    sources = [*directory.glob("_*.p[yx][xdi]"), *engine.glob("*.[ch]")]
+    newest = max(source.stat().st_mtime for source in sources)
     if output.exists() and output.stat().st_mtime >= newest:
         return
     code = arch.root.with_name(f"{arch.debian}{name}.c")
@@ -178,9 +180,10 @@ def _build_extension(arch: Architecture, name: str) -> None:
     headers = arch.root / "usr/include"
     # Python's header includes one by its path below the second directory.
     compiler = [f"{arch.multiarch}-gcc", "-O2", "-fPIC", "-shared", "-s", "-w", "-DNDEBUG"]
-    compiler += [f"-I{headers}/python{PYTHON}", "-idirafter", str(headers)]
+    compiler += [f"-I{headers}/python{PYTHON}", "-idirafter", str(headers), f"-I{engine}"]
+    more = sorted(engine.glob("*.c")) if name == "_pages" else []
     partial = output.with_suffix(".partial")
-    subprocess.run([*compiler, code, "-o", partial], check=True)
+    subprocess.run([*compiler, code, *more, "-o", partial], check=True)
     partial.rename(output)
     code.unlink()
 

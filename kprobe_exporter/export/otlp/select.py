@@ -1,7 +1,7 @@
 """Selects the records to export: sampling, limits and filters, and each call's place in its trace.
 
 The reader's thread does this, so it must be cheap: no OpenTelemetry object is built here. The compiled walk
-does the same without a record for each event (source/_exporting.pxi); tests hold both to the same results.
+does the same without a record for each event (engine/export.c); tests hold both to the same results.
 """
 
 import os

@@ -26,8 +26,10 @@ from kprobe_exporter.model.aggregation import ExponentialBucket, Group, Recipe, 
 from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.records import OF_THREADS, Batch, Layout, Loss
 from kprobe_exporter.model.snapshot import Family, HistogramValue
-from kprobe_exporter.model.values import Arg
+from kprobe_exporter.model.values import LOWEST_ADDRESS, MAX_ERRNO, Arg
 from kprobe_exporter.source import pages
+from kprobe_exporter.source.engine_fields import MAX_GUARDS
+from kprobe_exporter.source.engine_plan import KERNEL_STACK, USER_STACK
 from tests.support.page_material import (
     ENTRY,
     LONG,
@@ -49,6 +51,17 @@ if os.environ.get("CI"):
 
 PARSERS = [pages.PageParser, compiled.PageParser]
 RECIPES = {1: source_recipe(RETURN.layout, PROBES[1], None)}
+
+
+def test_constants_of_engine() -> None:
+    assert compiled.CONSTANTS == {
+        "MAX_ERRNO": MAX_ERRNO,
+        "LOWEST_ADDRESS": LOWEST_ADDRESS,
+        "OF_THREADS": OF_THREADS,
+        "MAX_GUARDS": MAX_GUARDS,
+        "KERNEL_STACK": KERNEL_STACK,
+        "USER_STACK": USER_STACK,
+    }
 
 
 def parser(kind: Any, shapes: list[Shape] = SHAPES, **more: Any) -> Any:

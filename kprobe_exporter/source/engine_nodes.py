@@ -1,0 +1,104 @@
+"""Conditions and computed values as the nodes of the engine: a tree in one list."""
+
+from collections.abc import Sequence
+from math import ceil, floor
+from typing import Any, NamedTuple
+
+from kprobe_exporter.model.condition import COMPARISONS, Condition, Number, is_unsigned
+from kprobe_exporter.model.record_layout import Shape
+from kprobe_exporter.source.engine_fields import FieldRef, JoinedShape, named_ref
+
+NO_NODE = -1
+
+WITH_CONSTANT = {
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+    "==": "equal",
+    "!=": "unequal",
+    "&": "has_bits",
+}
+UNARY = {"-": "negate", "~": "invert"}
+BINARY = {
+    **{operator: f"is_{WITH_CONSTANT[operator]}" for operator in COMPARISONS},
+    "+": "add",
+    "-": "subtract",
+    "*": "multiply",
+    "/": "divide",
+    "%": "remainder",
+    "&": "and_bits",
+    "|": "or_bits",
+    "^": "xor_bits",
+    "<<": "shift_left",
+    ">>": "shift_right",
+    "min": "smaller",
+    "max": "larger",
+}
+
+
+class Node(NamedTuple):
+    """A ``struct expr_node`` of engine.h, with the name of its operator in lower case."""
+
+    op: str
+    is_unsigned: bool = False
+    first: int = 0
+    noperands: int = 0
+    field: FieldRef = FieldRef()
+    value: int | bytes = 0
+
+
+def add_nodes(nodes: list[Node], conditions: Sequence[Condition], shape: Shape | JoinedShape) -> int:
+    """Append the nodes of conditions, and behind them their operands; return the number of the first."""
+    first = len(nodes)
+    nodes.extend(Node("true") for _ in conditions)
+    for number, condition in enumerate(conditions, first):
+        node, operands = _node(condition, shape)
+        if operands:
+            node = node._replace(first=add_nodes(nodes, operands, shape), noperands=len(operands))
+        nodes[number] = node
+    return first
+
+
+def _node(condition: Condition, shape: Shape | JoinedShape) -> tuple[Node, Sequence[Condition]]:
+    """Return the node of a condition without its operands, and these."""
+    unsigned = shape.layout.unsigned
+    # C converts both operands of a comparison like those of a sum, and the right one of a shift not at all.
+    wide = is_unsigned(condition, unsigned)
+    made: tuple[Node, Sequence[Any]]
+    op: str
+    match condition:
+        case ("all" | "any", operands):
+            made = Node(condition[0]), operands
+        case ("not", operand):
+            made = Node("not"), (operand,)
+        case ("text", name, operator, text):
+            op = "text_equal" if operator == "==" else "text_unequal"
+            made = Node(op, field=named_ref(shape, name), value=text), ()
+        case ("number", name, operator, number):
+            op, value = _whole(WITH_CONSTANT[operator], number)
+            made = Node(op, field=named_ref(shape, name), value=value), ()
+        case ("field", name):
+            made = Node("field", wide, field=named_ref(shape, name)), ()
+        case ("constant", value):
+            made = Node("constant", wide, value=value), ()
+        case ("if", *operands):
+            made = Node("choose", wide), operands
+        case ("unary", operator, operand):
+            made = Node(UNARY[operator], wide), (operand,)
+        case ("binary", operator, *operands):
+            if operator in COMPARISONS:
+                wide = any(is_unsigned(operand, unsigned) for operand in operands)
+            made = Node(BINARY[operator], wide), operands
+        case _:
+            raise ValueError(f"only Python evaluates {condition[0]!r}")
+    return made
+
+
+def _whole(op: str, value: Number) -> tuple[str, int]:
+    """Return a comparison of a whole number with a fraction as one with a whole number."""
+    if op == "has_bits" or not isinstance(value, float):
+        return op, int(value)
+    if not value.is_integer() and op in ("equal", "unequal"):
+        return ("false" if op == "equal" else "true"), 0
+    return op, ceil(value) if op in ("less", "greater_equal") else floor(value)
