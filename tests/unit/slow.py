@@ -43,6 +43,8 @@ SLOW = frozenset(
         "tests/unit/elf/test_loader_cache.py::test_damaged",
         "tests/unit/elf/test_mini_debug_info.py::test_a_bomb_takes_a_bounded_part_of_memory",
         "tests/unit/elf/test_mini_debug_info.py::test_a_damaged_section",
+        "tests/unit/engine/test_engine.py::test_drawn_commands",
+        "tests/unit/engine/test_engine.py::test_hand_written_pages",
         "tests/unit/export/otlp/test_metrics.py::test_any_number_and_any_label",
         "tests/unit/export/otlp/test_select.py::TestStacks::test_what_is_remembered_of_open_calls_is_bounded",
         "tests/unit/export/test_messages.py::test_nothing_is_kept_of_a_series_that_is_gone",
