@@ -1,12 +1,12 @@
 """Prototypes of functions from BTF, and how the kernel fetches their arguments and return values."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.btf import types as btf
 from kprobe_exporter.btf.enums import is_signed
-from kprobe_exporter.btf.types import Data, damaged
+from kprobe_exporter.btf.types import damaged
 from kprobe_exporter.model.values import ReturnType
 
 Type: TypeAlias = ReturnType
@@ -48,24 +48,16 @@ def parameter(prototype: Prototype, name: str) -> tuple[int, Type] | None:
     return None
 
 
-def read_prototypes(data: Data, names: Collection[str], base: Data | None = None) -> dict[str, Prototype]:
-    """Return the prototypes of ``names`` in ``data``, the bytes of a file of /sys/kernel/btf.
-
-    A module's file continues that of the kernel, which ``base`` is then; only the module's own functions
-    are found. A name of several functions with different prototypes is left out. Raises GrammarError for
-    data that is damaged, of another byte order, or of an unknown form.
-    """
-    symbols = symbols_of(names)
-    return prototypes_in(btf.Types(data, symbols, btf.Types(base) if base is not None else None), symbols)
-
-
 def symbols_of(names: Iterable[str]) -> set[str]:
     """Return those names that a function may have."""
     return {name for name in names if _SYMBOL.fullmatch(name)}
 
 
 def prototypes_in(types: btf.Types, names: Iterable[str]) -> dict[str, Prototype]:
-    """Return the same of types that are read."""
+    """Return the prototypes of ``names``; of a module's types, those of its own functions alone.
+
+    A name of several functions with different prototypes is left out. Raises GrammarError for damaged types.
+    """
     found = {}
     for name in names:
         numbers = types.prototypes(name)

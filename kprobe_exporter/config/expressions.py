@@ -9,7 +9,7 @@ from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.evaluate import COMPUTED, STRING, wrong_types
-from kprobe_exporter.grammar.formula import Name, Node, Operation
+from kprobe_exporter.grammar.formula import Name, Operation
 from kprobe_exporter.grammar.formula_parser import inserted, parse_formula
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Kind, Target
@@ -57,7 +57,8 @@ def labels_meant(text: str, labels: Iterable[Label], alternatives: Alternatives)
     except GrammarError:  # check_expression reports it
         return frozenset()
     names = [node.name for node in tree.names]
-    texts = {name for name in names if names.count(name) == _compared_with_texts(tree, name)}
+    with_texts = [part.name for part in tree.comparisons if isinstance(part.value, str)]
+    texts = {name for name in names if names.count(name) == with_texts.count(name)}
     return frozenset(
         label.name
         for label in labels
@@ -67,11 +68,6 @@ def labels_meant(text: str, labels: Iterable[Label], alternatives: Alternatives)
             or (label.name in texts and label.decode and label.decode[0].name not in OF_TEXT)
         )
     )
-
-
-def _compared_with_texts(tree: Node, name: str) -> int:
-    """Return how often a name is compared with a text."""
-    return sum(part.name == name and isinstance(part.value, str) for part in tree.comparisons)
 
 
 def with_labels(names: Collection[str], alternatives: Alternatives) -> Alternatives:

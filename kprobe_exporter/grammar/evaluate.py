@@ -129,14 +129,14 @@ def _wrong_comparison(compared: Comparison, known: FieldType | None) -> Iterator
 
 
 def as_condition(tree: Node) -> Condition:
-    """Return an expression as a condition, in which times are nanoseconds."""
+    """Return an expression as a condition; see ``in_nanoseconds`` for its durations."""
     match tree:
         case Operation("&&" | "||" as sign, operands):
             return ("all" if sign == "&&" else "any"), tuple(map(as_condition, operands))
         case Operation("!", (operand,)):
             return "not", as_condition(operand)
         case Comparison():
-            return _compared(in_nanoseconds(tree))
+            return _compared(tree)
     return as_number(tree)
 
 
@@ -158,19 +158,8 @@ def as_number(tree: Node) -> Condition:
     return as_condition(tree)
 
 
-def filter_condition(tree: Node) -> Condition:
-    """Return a filter as a condition, in which each number is as it is written."""
-    match tree:
-        case Operation("!", (operand,)):
-            return "not", filter_condition(operand)
-        case Operation(sign, operands):
-            return ("all" if sign == "&&" else "any"), tuple(map(filter_condition, operands))
-    assert isinstance(tree, Comparison)
-    return _compared(tree)
-
-
 def in_nanoseconds(part: Comparison) -> Comparison:
-    """Return a comparison with its duration converted from seconds to nanoseconds, the unit of records."""
+    """Return a comparison with its duration in nanoseconds, the unit of records, instead of seconds."""
     if part.name != DURATION or isinstance(part.value, str):
         return part
     # Decimal keeps what is written: 1.1e-6 s is 1100 ns, which a product of floats may miss by a bit.

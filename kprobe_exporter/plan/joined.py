@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kprobe_exporter.config.model import Attach, Probe
-from kprobe_exporter.grammar.evaluate import in_nanoseconds
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
@@ -13,7 +12,7 @@ from kprobe_exporter.model.condition import Computed, decided_by, fields_of
 from kprobe_exporter.model.records import COMMON, PLACES, STACK_POINTER, Join, Layout
 from kprobe_exporter.model.specs import Plan, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg
-from kprobe_exporter.plan.metric import residual
+from kprobe_exporter.plan.metric import where
 
 MEASURED = "the time between its two events is measured"
 
@@ -120,7 +119,7 @@ def _decided(where: Where | None, names: Set[str]) -> Where | None:
 
 def _residual(text: str | None) -> Where | None:
     """Return the filter of a call or a pair, which the agent evaluates."""
-    return residual(parse_filter(text, fractions=True).change(in_nanoseconds)) if text else None
+    return where(parse_filter(text, fractions=True)) if text else None
 
 
 def _half(attach: Attach, by_stack: bool) -> Attach:

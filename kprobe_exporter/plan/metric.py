@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from kprobe_exporter.config.model import NAMED, Attach, Decode, Label, Metric, Probe
-from kprobe_exporter.grammar.evaluate import as_condition, as_number, filter_condition
+from kprobe_exporter.grammar.evaluate import as_condition, as_number, in_nanoseconds
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import DURATION, Node, insert
 from kprobe_exporter.grammar.formula_parser import inserted, parse_formula
@@ -61,17 +61,20 @@ def computed(probe: Probe) -> tuple[Computed, ...]:
     for metric in probe.metrics:
         if metric.value is not None and not NAME.fullmatch(metric.value):
             trees[metric.value] = insert(parse_formula(metric.value), trees)
-    return tuple(Computed(name, tuple(sorted(tree.fields)), as_number(tree)) for name, tree in trees.items())
+    return tuple(
+        Computed(name, tuple(sorted(tree.fields)), as_number(tree.change(in_nanoseconds)))
+        for name, tree in trees.items()
+    )
 
 
 def where(tree: Node) -> Where:
-    """Return an expression in the form that the agent evaluates."""
-    return Where(tuple(sorted(tree.fields)), as_condition(tree))
+    """Return an expression, which compares durations with seconds, in the form that the agent evaluates."""
+    return residual(tree.change(in_nanoseconds))
 
 
 def residual(parsed: Node) -> Where:
     """Return a filter that the kernel does not evaluate, in the form that the agent does."""
-    return Where(tuple(sorted(parsed.fields)), filter_condition(parsed))
+    return Where(tuple(sorted(parsed.fields)), as_condition(parsed))
 
 
 def filter_fields(text: str | None) -> frozenset[str]:

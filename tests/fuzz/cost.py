@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from kprobe_exporter.btf.prototypes import read_prototypes
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.diagnose.archive import pack, unpack
@@ -31,7 +30,7 @@ from tests.fuzz.material import crafted, hello, programs
 from tests.fuzz.target import Input, Line, Take, Target, scratch, spending
 from tests.fuzz.trace_text import layouts, saved, stacked
 from tests.support import loader_caches
-from tests.support.btf_samples import SAMPLE
+from tests.support.btf_samples import SAMPLE, read_prototypes
 from tests.unit.captured import captured
 
 MAX_BITS = 18

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kprobe_exporter.btf.prototypes import read_prototypes
 from kprobe_exporter.errors import GrammarError
 from tests.fuzz.reader import Reader
-from tests.support.btf_samples import SAMPLE, UNKNOWN, sample, with_an_unknown_type
+from tests.support.btf_samples import SAMPLE, UNKNOWN, read_prototypes, sample, with_an_unknown_type
 
 MANY = [*"fg", *(f"name{number}" for number in range(100))]
 """Enough names for the lookup that read_prototypes uses for many."""

@@ -1,8 +1,9 @@
 """Types of a kernel, as BTF has them."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from kprobe_exporter.btf.prototypes import Prototype, prototypes_in, symbols_of
 from kprobe_exporter.btf.types import (
     ARRAY,
     CONST,
@@ -17,6 +18,8 @@ from kprobe_exporter.btf.types import (
     TYPEDEF,
     UNION,
     VOLATILE,
+    Data,
+    Types,
 )
 
 UNKNOWN = 0x55
@@ -169,3 +172,9 @@ def with_an_unknown_type() -> Blob:
     blob.add(UNKNOWN, "new", 0, 7, 1, 2, 3, 4, 5, 6, vlen=3)
     blob.function("f", number)
     return blob
+
+
+def read_prototypes(data: Data, names: Collection[str], base: Data | None = None) -> dict[str, Prototype]:
+    """Return prototypes in a file of /sys/kernel/btf; if it is a module's, ``base`` is the kernel's."""
+    symbols = symbols_of(names)
+    return prototypes_in(Types(data, symbols, Types(base) if base is not None else None), symbols)

@@ -187,8 +187,8 @@ def test_a_condition_tests_bits_without_a_value() -> None:
 
 def test_the_duration_is_compared_in_seconds_and_computed_in_nanoseconds() -> None:
     took: Any = {"duration": 1_500_000_000}
-    assert compile_condition(as_condition(parse_formula("duration > 1.4")))(took) == 1
-    assert compile_condition(as_condition(parse_formula("1600ms > duration")))(took) == 1
+    assert compile_condition(where(parse_formula("duration > 1.4")).condition)(took) == 1
+    assert compile_condition(where(parse_formula("1600ms > duration")).condition)(took) == 1
     assert evaluate("duration / 3", **took) == 500_000_000
 
 

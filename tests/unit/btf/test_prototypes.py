@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
-from kprobe_exporter.btf.prototypes import Param, Prototype, Type, parameter, read_prototypes
+from kprobe_exporter.btf.prototypes import Param, Prototype, Type, parameter
 from kprobe_exporter.btf.types import (
     ARRAY,
     CONST,
@@ -40,6 +40,7 @@ from tests.support.btf_samples import (
     SIGNED,
     UNKNOWN,
     Blob,
+    read_prototypes,
     sample,
     with_an_unknown_type,
     words_of,
