@@ -111,8 +111,8 @@ def _headers(section: Section) -> dict[str, str]:
             section.refuse("a header's value is one line of printable ASCII; put it in quotes", name)
         elif allowed is not None and value not in allowed:
             section.refuse(f"must be {listed(allowed)}", name)
-        elif value:
-            found[name] = value
+        elif trimmed := value.strip():  # as Go does, and h11 requires
+            found[name] = trimmed
     return found
 
 

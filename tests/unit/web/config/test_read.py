@@ -98,6 +98,21 @@ def test_rates(read: Read, interval: str, rate: Rate | None) -> None:
     assert outcome.settings.rate == rate
 
 
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("max-age=1 ", {"Strict-Transport-Security": "max-age=1"}),
+        ("  max-age=1; preload", {"Strict-Transport-Security": "max-age=1; preload"}),
+        (" ", {}),
+    ],
+)
+def test_header_values_trimmed(read: Read, value: str, sent: dict[str, str]) -> None:
+    """As Go's net/http does. h11 refuses to send blanks at an end."""
+    settings = read(headers(f'Strict-Transport-Security: "{value}"')).settings
+    assert settings is not None
+    assert settings.headers == sent
+
+
 NO_TLS = "cert_file is missing: there is no TLS without cert_file and key_file"
 
 
