@@ -115,8 +115,12 @@ class Connection(asyncio.Protocol):
 
     async def _answer(self, request: Request) -> None:
         response = await answered(self._app, request)
-        with response.held(self._client):
-            await self._send(response, b"" if request.method == "HEAD" else response.body)
+        try:
+            with response.held(self._client):
+                await self._send(response, b"" if request.method == "HEAD" else response.body)
+        except h11.LocalProtocolError as error:  # a bug: a header that HTTP does not allow
+            self._complain("cannot send a response", error)
+            self._transport.close()
         self._client.owed = False
         if self._client.pipelines or self._clients.closing or self._http.our_state is h11.MUST_CLOSE:
             self._transport.close()

@@ -65,7 +65,10 @@ class Talk:
         self.requests: list[Request] = []
         self.clients = Clients()
         self.transport = Transport()
-        self.connection = Connection(self.clients, self._app, lambda message, error: None)
+        self.complaints: list[str] = []
+        self.connection = Connection(
+            self.clients, self._app, lambda message, error: self.complaints.append(message)
+        )
         self.connection.connection_made(self.transport)
 
     async def _app(self, request: Request) -> Response:
@@ -215,3 +218,12 @@ def test_http_error_is_one_line() -> None:
         assert (response.status, response.reason, body) == (404, "Not Found", b"not here\n")
 
     run(line("here"), scene)
+
+
+def test_unsendable_response_ends_the_connection() -> None:
+    async def scene(talk: Talk) -> None:
+        assert await talk.say(GET) == b""
+        assert talk.transport.closed
+        assert talk.complaints == ["cannot send a response"]
+
+    run(Response(b"", {"X": "blank at the end "}), scene)
