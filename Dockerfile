@@ -10,8 +10,7 @@ FROM ${BUILDER} AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY deploy/requirements deploy/requirements
-# Exact versions with their hashes (scripts/lock), and no code of a source package is run. setuptools treats the
-# compiled walk as optional; the image must have it. Bytecode that is never compared with its source makes the
+# Exact versions with their hashes (scripts/lock), and no code of a source package is run. Bytecode that is never compared with its source makes the
 # start quicker, and stays valid when a builder changes the files' times.
 RUN python3 -m pip install --no-cache-dir --root-user-action ignore --require-hashes --only-binary :all: \
         --target /build --requirement deploy/requirements/build.txt \

@@ -44,7 +44,7 @@ from kprobe_exporter.model.snapshot import Snapshot, summary
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.plan import ProbePlan, Sample, recorded
 from kprobe_exporter.probing.container_files import ContainerFiles
-from kprobe_exporter.probing.event_source import PAGE_PARSER, set_up
+from kprobe_exporter.probing.event_source import set_up
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Vital
 from kprobe_exporter.source.reader import Reader
@@ -72,7 +72,7 @@ PATIENCE = 10.0
 
 STARTING = "the agent starts: it plans and installs its probes"
 
-BUILD = {"version": __version__, "python_version": platform.python_version(), "page_parser": PAGE_PARSER}
+BUILD = {"version": __version__, "python_version": platform.python_version()}
 KERNEL = {"release": platform.release(), "machine": platform.machine()}
 
 

@@ -16,7 +16,7 @@ from kprobe_exporter.diagnose.sandbox import confinement_checks
 from kprobe_exporter.diagnose.saved_kernel import describe, take
 from kprobe_exporter.diagnose.saved_kernel import save as write
 from kprobe_exporter.errors import InstanceBusy, TracefsError, UsageError, one_line
-from kprobe_exporter.probing.event_source import PAGE_PARSER, choose
+from kprobe_exporter.probing.event_source import choose
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.lists import ADDRESSES
@@ -94,7 +94,7 @@ def examine(tracefs: Path | None, root: Path) -> list[Check]:
     before = find(mountinfo())
     place = tracefs or (before.path if before else USUAL)
     kernel = Check("kernel", "ok", f"{platform.release()} {platform.machine()}")
-    checks = [kernel, _user(os.geteuid()), _page_parser(PAGE_PARSER), *kernel_checks(root)]
+    checks = [kernel, _user(os.geteuid()), *kernel_checks(root)]
     checks.append(uretprobe_check(platform.release(), platform.machine()))
     checks += confinement_checks(root, place, os.environ)
     with ExitStack() as stack:
@@ -140,17 +140,6 @@ def _user(uid: int) -> Check:
     if uid == 0:
         return Check("user", "ok", "uid 0")
     return Check("user", "warn", f"uid {uid}", "Run as root: uid 0 is enough, without any capability.")
-
-
-def _page_parser(kind: str) -> Check:
-    if kind == "compiled":
-        return Check("page_parser", "ok", "the parser of the ring buffer's pages is compiled")
-    return Check(
-        "page_parser",
-        "warn",
-        "the walk through the ring buffer's pages was not compiled, it runs in plain Python",
-        "Install the package again where gcc and Python's headers are (Debian: gcc and python3-dev).",
-    )
 
 
 def _reading(instance: Instance) -> list[Check]:

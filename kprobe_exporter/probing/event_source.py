@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.model import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
@@ -13,15 +13,19 @@ from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.records import Batch, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
-from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.thread_ids import OwnThreads
 
-if TYPE_CHECKING:
-    from kprobe_exporter.source import _pages
+try:
+    from kprobe_exporter.source._pages import PageParser
+except ImportError as error:
+    raise ImportError(
+        f"the event engine is not compiled here: {error} (run 'make run', or install gcc and Python's headers"
+        " and then the package)"
+    ) from error
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +33,6 @@ Filters: TypeAlias = Mapping[int, RecordFilter]
 
 NO_JOINS = Joins()
 
-
-def page_parser() -> "type[pages.PageParser | _pages.PageParser]":
-    """Return the compiled parser, or the Python one if the package was installed without a C compiler."""
-    try:
-        from kprobe_exporter.source import _pages  # noqa: PLC0415
-    except ImportError:
-        return pages.PageParser
-    return _pages.PageParser
-
-
-PAGE_PARSER = "compiled" if page_parser().compiled else "python"
 
 TRAMPOLINES = (b"arch_rethook_trampoline", b"__kretprobe_trampoline", b"kretprobe_trampoline")
 """Two return probes on one function: one of them sees such a return address, and its caller is unknown."""
@@ -178,7 +171,7 @@ class BufferReader:
         self._stacks = stacks(*formats)
         # It knows stacks, as their trigger acts from when it is attached, before its event is enabled.
         names = KernelNames(self._threads, Symbols(instance.files))
-        empty_parser = page_parser()(self._geometry, (), names, self._stacks)
+        empty_parser = PageParser(self._geometry, (), names, self._stacks)
         budget = 2 + 2 * buffer_kib * 1024 // page
         self.pipe = self._pages = BinaryPipe(
             instance.open_raw(),
@@ -192,7 +185,7 @@ class BufferReader:
     @property
     def adds_up(self) -> bool:
         """Whether recipes and joins are followed, and choices made. If not, all records are delivered."""
-        return self._pages is not None and page_parser().compiled
+        return self._pages is not None
 
     def prepare(
         self,
@@ -224,7 +217,7 @@ class BufferReader:
         shapes = [
             shape._replace(of_threads=layout in of_threads) for layout, (_, shape) in self._shapes.items()
         ]
-        parser = page_parser()(
+        parser = PageParser(
             self._geometry, shapes, names, self._stacks, tgid, recipes, filters, joins, of_all_threads
         )
         threads = self._instance.threads

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""Binds the event engine (kprobe_exporter/engine) to Python: pages.py with the hot path in C.
+"""Binds the event engine (kprobe_exporter/engine) to Python: the reader of pages, its hot path in C.
 
 A plan of Python values (engine_plan.py) is copied into the engine's structs; what the engine has found and added
 up becomes records, tallies and stacks. What happens between is in the engine. Records cost about 1 µs each.
@@ -64,7 +64,7 @@ include "_plan.pxi"
 
 
 cdef class PageParser:
-    """Turns pages into batches of records and tallies, as pages.PageParser does into records.
+    """Turns pages into batches of records and tallies.
 
     A layout with a recipe never becomes a record: its records are added up in C, by the raw values of
     each metric's labels, and ``take`` gives the sums. The halves of ``joins`` are queued: ``join`` joins them

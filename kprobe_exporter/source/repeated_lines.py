@@ -1,22 +1,11 @@
 """Lines of trace_pipe whose text was read before: what compiled code counts of them, as records."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.records import CPU, PLACES, TGID, TID, Layout, Record
-
-if TYPE_CHECKING:
-    from kprobe_exporter.source._lines import LineCounter
-
-
-def line_counter() -> "LineCounter | None":
-    """Return a new compiled counter; None if the package was installed without a C compiler."""
-    try:
-        from kprobe_exporter.source._lines import LineCounter  # noqa: PLC0415
-    except ImportError:
-        return None
-    return LineCounter()
+from kprobe_exporter.source._lines import LineCounter
 
 
 class _Apart(NamedTuple):
@@ -33,7 +22,7 @@ class RepeatedLines:
     depends on the order, or uses the process. Where lines hardly repeat, it is switched off. Not thread-safe.
     """
 
-    def __init__(self, counter: "LineCounter", apart: Mapping[bytes, _Apart]) -> None:
+    def __init__(self, counter: LineCounter, apart: Mapping[bytes, _Apart]) -> None:
         self._counter = counter
         self._apart = apart
         self._read: list[Record] = []  # by the number of their text
@@ -52,8 +41,7 @@ class RepeatedLines:
             places = {PLACES.get(name) for name in used if layout.place(name) is None}
             if TGID not in places:
                 apart[key] = _Apart(CPU in places, TID in places)
-        counter = line_counter() if apart else None
-        return None if counter is None else cls(counter, apart)
+        return cls(LineCounter(), apart) if apart else None
 
     def scan(self, data: bytes, at: int, end: int) -> int:
         """Count the lines from ``at`` on; return where the first one begins that was not counted."""

@@ -35,7 +35,7 @@ MAX_THREADS_KIB = 256
 """The buffer of a CPU for the events about threads, some 5,000, unless that of the probes is smaller."""
 
 NOT_OWN = "common_pid != {tid} || common_flags & 16 || common_flags & 8 && !(common_flags & 64)"
-"""The filter that drops the events of one thread, but not those of interrupts over it: pages.in_interrupt."""
+"""Drops the events of one thread, but not those of interrupts over it (in_interrupt() of engine/walk.c)."""
 
 
 class Instance:

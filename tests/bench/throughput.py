@@ -24,7 +24,6 @@ from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.records import Batch
 from kprobe_exporter.probing import event_source
-from kprobe_exporter.source import pages
 from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.tracefs.instance import Instance
 from tests.bench import expression
@@ -271,15 +270,6 @@ def _aggregator(settings: Settings) -> Aggregator:
     return Aggregator(settings.namespace, limits, name_of, Cgroups().path)
 
 
-def _python(full: Full) -> float:
-    """The same without the compiled walk."""
-    compiled, event_source.page_parser = event_source.page_parser, lambda: pages.PageParser
-    try:
-        return _pipeline(full)
-    finally:
-        event_source.page_parser = compiled
-
-
 def _walk(full: Full) -> float:
     """From page to record, each counted, and no more."""
     arrived: list[int] = []
@@ -338,7 +328,6 @@ def _check(found: int) -> None:
 CONSUMERS: Mapping[str, tuple[str, Consumer, str]] = {
     "pipeline, text": ("text", _pipeline, CONFIG),
     "pipeline, binary": ("binary", _pipeline, CONFIG),
-    "pipeline, binary, not compiled": ("binary", _python, CONFIG),
     JOINED: ("binary", _calls, CALLS),
     BY_CGROUP: ("binary", _pipeline, CONFIG.replace("{cpu: cpu, errno:", OF_CGROUP)),
     JOINED_BY_CGROUP: ("binary", _calls, CALLS.replace("{cpu: cpu, errno:", OF_CGROUP)),

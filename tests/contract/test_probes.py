@@ -13,7 +13,8 @@ from kprobe_exporter.model.records import TID, VALUES, Batch, Layout
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.shape import geometry, shape
-from kprobe_exporter.probing.event_source import KernelNames, page_parser
+from kprobe_exporter.probing.event_source import KernelNames
+from kprobe_exporter.source._pages import PageParser
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.symbols.addresses import Symbols
@@ -104,7 +105,7 @@ def test_pages_hold_the_same_records(kernel: Kernel) -> None:
         assert form is not None
         names = KernelNames(Threads(instance.files), Symbols(instance.files))
         layout = geometry(page, header)
-        parser = page_parser()(layout, [shape(probe.layout, form)], names)
+        parser = PageParser(layout, [shape(probe.layout, form)], names)
         pipe = BinaryPipe(pipes, parser, batches.append, 1000, layout.page)
         pipe.empty(last=True)
         pipe.close()

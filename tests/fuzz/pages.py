@@ -8,9 +8,9 @@ from random import Random
 
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.model.record_layout import Geometry
-from kprobe_exporter.source.pages import ULONG_MAX, PageParser
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target
+from tests.model.pages import ULONG_MAX, PageParser
 from tests.sanitizer.fuzz import damaged_page
 from tests.support.page_material import PROBES, SHAPES, STACKS, Names, compiled
 from tests.support.ring_buffer import GEOMETRY

@@ -19,7 +19,6 @@ from kprobe_exporter.model.records import CPU, TID, TIME, VALUES, Batch
 from kprobe_exporter.plan.shape import geometry, shape
 from kprobe_exporter.probing.event_source import KernelNames
 from kprobe_exporter.source import _pages as compiled
-from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.lines import LineParser, TextPipe
 from kprobe_exporter.source.reader import Pipe
@@ -28,6 +27,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 from tests.kernel.conftest import StartAgent
+from tests.model import pages
 from tests.support.flood import FLOOD, flooded, losses, settled
 from tests.support.installed_probes import installed
 from tests.support.patience import eventually

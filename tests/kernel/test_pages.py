@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.model.records import CPU, Record
-from kprobe_exporter.source import pages
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 from tests.conftest import has
+from tests.model import pages
 from tests.support.installed_probes import batches, compare, installed
 from tests.support.private_tracefs import TRACEFS
 from tests.support.system_calls import of_fsync
@@ -151,16 +151,6 @@ def test_tracepoints_on_all_cpus(instance: Instance, tmp_path: Path, events: int
         instance.write("tracing_on", "0")
         found = compare(instance, probes, compiled.PageParser)
     assert found["plain"] + found["entered"] >= events
-
-
-@pytest.mark.needs("kprobe_events")
-def test_without_a_compiler(instance: Instance, tmp_path: Path) -> None:
-    with installed(instance, tmp_path, kprobes(), own=False) as probes:
-        instance.write("tracing_on", "1")
-        work(5000)
-        instance.write("tracing_on", "0")
-        found = compare(instance, probes, pages.PageParser)
-    assert min(found.values()) >= 5000
 
 
 @pytest.mark.parametrize("kind", [pages.PageParser, compiled.PageParser], ids=["python", "compiled"])

@@ -19,13 +19,13 @@ from kprobe_exporter.model.records import CALLER, TID, Record
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.function import user_spec
-from kprobe_exporter.source import pages
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import Installed
 from kprobe_exporter.tracefs.profile import buffer_stats
 from kprobe_exporter.tracefs.refusal import UNFIT
+from tests.model import pages
 from tests.support.compiling import compiled
 from tests.support.installed_probes import by_text, compare, enabled
 from tests.support.kernel_ids import kernel_tid

@@ -23,8 +23,7 @@ NOTES: Mapping[str, str] = {
     "kprobe_duration_seconds": "Bounds: `duration_buckets`. None where a metric of the probe is a"
     " histogram of `duration`, unless calls are exported. In OpenMetrics it has exemplars if calls are"
     " exported as spans.",
-    f"{PREFIX}_build_info": "Always 1. `page_parser` shows whether the parser of the ring buffer's pages is"
-    " compiled.",
+    f"{PREFIX}_build_info": "Always 1.",
     f"{PREFIX}_kernel_info": "Always 1. `release` and `machine` are those of uname(2).",
     f"{PREFIX}_events_total": "With the plan `kernel`, what the kernel has aggregated; with `count`, 0.",
     f"{PREFIX}_events_lost_total": "See [below](#what-was-lost).",

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.snapshot import HistogramValue
-from kprobe_exporter.source import binary, pages
+from kprobe_exporter.source import binary
+from tests.model import pages
 from tests.support.joined_pages import Reading, Recording
 from tests.support.page_material import compiled
 

@@ -28,9 +28,9 @@ from kprobe_exporter.model.records import STACK_POINTER, TID, TIME, VALUES, Batc
 from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
-from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
-from kprobe_exporter.source.pages import HARDIRQ, NMI, SOFTIRQ
+from tests.model import pages
+from tests.model.pages import HARDIRQ, NMI, SOFTIRQ
 from tests.support.exported_records import Exported
 from tests.support.page_material import Names
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event, located

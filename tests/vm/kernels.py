@@ -112,7 +112,6 @@ LONG = (
     "tests/kernel/test_packs.py::test_the_one_liners",
     "tests/kernel/test_pages.py::test_kprobes_on_all_cpus",
     "tests/kernel/test_pages.py::test_tracepoints_on_all_cpus",
-    "tests/kernel/test_pages.py::test_without_a_compiler",
     "tests/kernel/test_postgresql.py::test_each_probe_sees_what_it_is_for",
     "tests/kernel/test_postgresql.py::test_semaphores_are_0_before_and_after",
     "tests/kernel/test_readme.py::test_a_configuration_is_checked_against_a_saved_kernel",

@@ -20,7 +20,7 @@ from kprobe_exporter.model.record_layout import Field, Shape
 from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
-from kprobe_exporter.source.pages import PageParser
+from tests.model.pages import PageParser
 from tests.support.compiling import compiled
 from tests.support.formulas import EDGES, formulas
 from tests.support.page_material import TID, Names

@@ -196,14 +196,6 @@ def test_an_instance_that_cannot_be_made(fake: FakeTracefs, monkeypatch: pytest.
     assert (last.fix or "").startswith("No permission; run as root")
 
 
-def test_a_walk_that_was_not_compiled_is_told_with_its_fix() -> None:
-    assert module._page_parser("compiled").state == "ok"
-    slow = module._page_parser("python")
-    assert slow.state == "warn"
-    assert slow.fix is not None
-    assert "python3-dev" in slow.fix
-
-
 def test_a_kernel_whose_pages_are_not_known_is_read_as_text(
     fake: FakeTracefs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kprobe_exporter.model.aggregation import Group, Recipe, RecordChoice
-from kprobe_exporter.source.pages import NO_STACKS
+from tests.model.pages import NO_STACKS
 from tests.support.both_ways import RANDOM, STEPS, both_ways, compare
 from tests.support.joined_pages import (
     ALL,

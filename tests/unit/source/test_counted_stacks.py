@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.model.aggregation import RecordChoice
 from kprobe_exporter.model.stacks import Weight
-from kprobe_exporter.source import pages
+from tests.model import pages
 from tests.support.page_material import compiled
 from tests.support.ring_buffer import Page, event
 from tests.support.stacked_pages import EXPORTS, OF_PROGRAM, ReadingStacks, kernel, record, user

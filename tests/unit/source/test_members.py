@@ -16,8 +16,8 @@ from kprobe_exporter.model.specs import ProbeMetrics
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import metric_spec
 from kprobe_exporter.plan.shape import shape
-from kprobe_exporter.source import pages
 from kprobe_exporter.source.lines import LineParser
+from tests.model import pages
 from tests.support.captured_text import line
 from tests.support.page_material import Names, compiled
 from tests.support.ring_buffer import GEOMETRY, Page, event, located

@@ -18,8 +18,8 @@ from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import Kernel, plan_probe
 from kprobe_exporter.plan.shape import shape
 from kprobe_exporter.replay.replay import Replay
-from kprobe_exporter.source import pages
 from kprobe_exporter.source.lines import LineParser
+from tests.model import pages
 from tests.support.captured_text import line
 from tests.support.kernel_formats import saved
 from tests.support.page_material import Names, compiled

@@ -27,9 +27,10 @@ from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.records import OF_THREADS, Batch, Layout, Loss
 from kprobe_exporter.model.snapshot import Family, HistogramValue
 from kprobe_exporter.model.values import LOWEST_ADDRESS, MAX_ERRNO, Arg
-from kprobe_exporter.source import pages
 from kprobe_exporter.source.engine_fields import MAX_GUARDS
 from kprobe_exporter.source.engine_plan import KERNEL_STACK, USER_STACK
+from kprobe_exporter.source.pages import UNKNOWN
+from tests.model import pages
 from tests.support.page_material import (
     ENTRY,
     LONG,
@@ -241,7 +242,7 @@ def test_a_loss_without_an_end_is_told_at_once(kind: Any) -> None:
     broken = Page(100).add(100, back(1)).render()[:12]
     for cpu, page in [(7, Page(100).add(100, back(1)).render()), (7, broken), (2, broken)]:
         one.feed(page, cpu)
-    assert one.take().losses == [Loss(2, 0, pages.UNKNOWN), Loss(7, 100, pages.UNKNOWN)]
+    assert one.take().losses == [Loss(2, 0, UNKNOWN), Loss(7, 100, UNKNOWN)]
     one.feed(Page(200).add(200, back(2)).render(), 7)
     assert one.take().losses == []
 

@@ -14,7 +14,7 @@ from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Group, Recipe, Where
 from kprobe_exporter.model.records import Batch, Layout
 from kprobe_exporter.model.values import Arg, ReturnType
-from kprobe_exporter.source import lines, repeated_lines
+from kprobe_exporter.source import lines
 from kprobe_exporter.source.lines import LineParser, TextPipe
 from tests.support.captured_text import captured_layout
 from tests.unit.captured import Captured, captured
@@ -195,13 +195,6 @@ def test_threads_and_cpus_are_told_apart_where_they_are_used() -> None:
 )
 def test_what_depends_on_the_order_or_the_process_is_read(last: Recipe) -> None:
     assert LineParser(LAYOUTS, recipes={3: last})._repeated is None
-
-
-def test_without_the_compiled_part_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeated_lines, "line_counter", lambda: None)
-    parser = LineParser(LAYOUTS, recipes=RECIPES)
-    assert len(parser.feed(line(1, 1, 1, b"d..1.", b"sys_lseek -> 0x3") * 5).records) == 5
-    assert parser.take() == Batch()
 
 
 @pytest.mark.parametrize(("each", "kept"), [(1, False), (3, True)])

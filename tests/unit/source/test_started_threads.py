@@ -13,7 +13,7 @@ from kprobe_exporter.identity.threads import CLONE_THREAD
 from kprobe_exporter.model.records import LAYOUT_ID, TGID, TID
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.shape import shape
-from kprobe_exporter.source import pages
+from tests.model import pages
 from tests.support.kernel_formats import saved
 from tests.support.page_material import Names, compiled
 from tests.support.proc_threads import Machine

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kprobe_exporter.model.record_layout import Shape
 from kprobe_exporter.model.records import LAYOUT_ID, VALUES, Batch, Layout
 from kprobe_exporter.model.values import Arg
-from kprobe_exporter.source import pages
 from kprobe_exporter.source.line_stacks import WAITING, UserStackAssembler
 from kprobe_exporter.source.lines import LineParser
+from tests.model import pages
 from tests.support.page_material import BOTH, FOLLOWED, SHAPES, STACKS, Names, back, compiled
 from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event
 
