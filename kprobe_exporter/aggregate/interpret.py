@@ -40,8 +40,8 @@ def compile_condition(condition: Condition, unsigned: Collection[str] = ()) -> E
             made = _number(name, operator, literal)
         case ("text", name, operator, text):
             made = _text(name, operator == "==", text)
-        case ("match", name, matches):
-            made = _match(name, matches)
+        case ("match", name, pattern):
+            made = _match(name, pattern.matches)
         case ("field", name):
             made = _field(name)
         case ("constant", constant):

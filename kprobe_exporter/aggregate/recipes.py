@@ -20,7 +20,7 @@ from kprobe_exporter.model.aggregation import (
     RecordFilter,
     Where,
 )
-from kprobe_exporter.model.condition import Computed, has_match
+from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.joins import JoinRecipe
 from kprobe_exporter.model.records import (
     COMMON_COMM,
@@ -121,7 +121,7 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
     if (layout.stack or layout.user_stack) and not made.by_stack and made.choice is None:
         return "a stack belongs to each record"
     if not all(is_writable(where, layout) for where in wheres if where):
-        return "a condition needs a pattern of strings, or a value that the record does not hold"
+        return "a condition needs a value that the record does not hold"
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
     numbers = {kinds.get(group.value) for group in groups if group.value is not None}
     keys = {kinds.get(key, "") for group in groups for key in group.keys}
@@ -150,7 +150,7 @@ def join_recipe(
     if stacks is None and choice is None and any(half.stack or half.user_stack for half in halves):
         return "a stack belongs to each record"
     if not all(is_writable(where, half) for half, where in filters.items()):
-        return "the filter of an event needs a pattern of strings, or a value that the record does not hold"
+        return "the filter of an event needs a value that the record does not hold"
     keys = (STACK_POINTER,) if join.by == "stack" else join.key
     if not all(_plain_key(half, name) for half in halves for name in keys):
         return "the events are paired by a value that has to be looked up"
@@ -187,7 +187,7 @@ def is_writable(where: Where, layout: Layout) -> bool:
             return name not in LOOKED_UP
         return arg.kind in ("int", "hex", "str", "bare") and not arg.type
 
-    return not has_match(where.condition) and all(map(is_plain, where.fields))
+    return all(map(is_plain, where.fields))
 
 
 @lru_cache(256)

@@ -87,13 +87,12 @@ struct field_ref {
 };
 
 /* Conditions and computed values (expr.c): a tree in one array, the operands of a node next to each other. The
- * operators up to EXPR_HAS_BITS and the two of texts compare one field with a constant as the kernel's filters
- * do. Those from EXPR_FIELD on give a number of 64 bits, as C does. */
+ * operators up to EXPR_MATCHES_NOT compare one field with a constant as the kernel's filters do. Those from EXPR_FIELD on give a number of 64 bits, as C does. */
 
 enum expr_op {
     EXPR_ALL, EXPR_ANY, EXPR_NOT, EXPR_TRUE, EXPR_FALSE,
     EXPR_LESS, EXPR_LESS_EQUAL, EXPR_GREATER, EXPR_GREATER_EQUAL, EXPR_EQUAL, EXPR_UNEQUAL, EXPR_HAS_BITS,
-    EXPR_TEXT_EQUAL, EXPR_TEXT_UNEQUAL,
+    EXPR_TEXT_EQUAL, EXPR_TEXT_UNEQUAL, EXPR_MATCHES, EXPR_MATCHES_NOT,
     EXPR_IS_LESS, EXPR_IS_LESS_EQUAL, EXPR_IS_GREATER, EXPR_IS_GREATER_EQUAL, EXPR_IS_EQUAL, EXPR_IS_UNEQUAL,
     EXPR_FIELD, EXPR_CONSTANT, EXPR_NEGATE, EXPR_INVERT, EXPR_CHOOSE,
     EXPR_ADD, EXPR_SUBTRACT, EXPR_MULTIPLY, EXPR_DIVIDE, EXPR_REMAINDER,
@@ -108,7 +107,7 @@ struct expr_node {
     uint32_t noperands;
     struct field_ref field;         /* the field that is read */
     struct number number;           /* the constant, if it is a number */
-    const uint8_t *text;            /* the constant, if it is a text */
+    const uint8_t *text;            /* the constant, if it is a text or a pattern */
     uint32_t length;                /* of the text, in bytes */
 };
 

@@ -9,7 +9,7 @@
  * There are three values: true, false and missing. An operand that decides ALL or ANY decides it whatever the
  * others are; otherwise one that is missing makes the result missing, as in SQL. What compares a field with a
  * constant follows the kernel's filters instead: a missing field differs from every constant, and fails all
- * other comparisons.
+ * other comparisons, those with patterns included.
  *
  * Arithmetic is C's on 64 bits. Where C defines no result (division by 0, shifts by more than 63 bits), the
  * value is missing. The parser of expressions bounds the depth of the tree, and with it this recursion. */
@@ -115,6 +115,12 @@ enum verdict evaluate(const struct expr_node *nodes, uint32_t at, const struct r
         same = find_text(&node->field, record, &text, &length) && length == node->length
             && (length == 0 || memcmp(text, node->text, length) == 0);
         return same == (node->op == EXPR_TEXT_EQUAL);
+    case EXPR_MATCHES:
+    case EXPR_MATCHES_NOT:
+        if (!find_text(&node->field, record, &text, &length))
+            return FAILS;
+        same = matches_glob(node->text, node->length, text, length);
+        return same == (node->op == EXPR_MATCHES);
     }
     if (node->op >= EXPR_FIELD)
         return compute(nodes, at, record, &value) ? value.low != 0 || value.high != 0 : IS_MISSING;

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from kprobe_exporter.grammar.fetch import FetchArg
 from kprobe_exporter.grammar.formula import DURATION, Comparison, Name, Node, Number, Operation, Text
 from kprobe_exporter.grammar.lexis import LONG_MAX
-from kprobe_exporter.model.condition import SHIFTS, Condition
+from kprobe_exporter.model.condition import SHIFTS, Condition, Pattern
 
 Value: TypeAlias = int | float | bytes | None
 Matcher: TypeAlias = Callable[[bytes], bool]
@@ -171,9 +171,19 @@ def _compared(part: Comparison) -> Condition:
     value = part.value
     if isinstance(value, str):
         if part.operator == "~":
-            return "match", part.name, matcher(value, True)
+            return "match", part.name, pattern(value)
         return "text", part.name, part.operator, value.encode()
     return "number", part.name, part.operator, value
+
+
+def pattern(text: str) -> Pattern:
+    """Return the pattern of a comparison with ``~``."""
+    glob = text.encode()
+    negated = glob.startswith(b"!")
+    glob = glob[negated:]
+    if _is_literal(glob):
+        glob = re.sub(rb"([*?\[\\])", rb"\\\1", glob)
+    return Pattern(glob, negated, matcher(text, True))
 
 
 def matcher(pattern: str, is_pattern: bool) -> Matcher:
@@ -196,7 +206,7 @@ def _pattern(wanted: bytes) -> Matcher:
     A pattern that begins with a digit is taken literally, including its stars (MATCH_INDEX).
     """
     stars = wanted.count(b"*")
-    if wanted[:1].isdigit() or not re.search(rb"[*?\[\\]", wanted):
+    if _is_literal(wanted):
         return lambda value: value == wanted
     leading, trailing = wanted.startswith(b"*"), len(wanted) > 1 and wanted.endswith(b"*")
     if re.search(rb"[?\[\\]", wanted) or stars > leading + trailing:
@@ -208,6 +218,10 @@ def _pattern(wanted: bytes) -> Matcher:
     if trailing:
         return lambda value: value.startswith(text)
     return lambda value: value.endswith(text)
+
+
+def _is_literal(wanted: bytes) -> bool:
+    return wanted[:1].isdigit() or not re.search(rb"[*?\[\\]", wanted)
 
 
 def _glob(pattern: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """Conditions and computed values as plain data, as every way of reading events evaluates them."""
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 Number: TypeAlias = int | float
@@ -9,7 +10,7 @@ Condition: TypeAlias = (
     | tuple[Literal["not"], "Condition"]
     | tuple[Literal["number"], str, str, Number]
     | tuple[Literal["text"], str, str, bytes]
-    | tuple[Literal["match"], str, Callable[[bytes], bool]]
+    | tuple[Literal["match"], str, "Pattern"]
     | tuple[Literal["field"], str]
     | tuple[Literal["constant"], int]
     | tuple[Literal["unary"], str, "Condition"]
@@ -19,8 +20,8 @@ Condition: TypeAlias = (
 """A condition, or a value that is computed, by its kind.
 
 ``("number", FIELD, OPERATOR, NUMBER)``, ``("text", FIELD, OPERATOR, BYTES)`` and ``("match", FIELD,
-MATCHER)`` compare a field as the kernel's filters do: a field that is missing, or of another type, fails
-every comparison except ``!=``, and numbers are compared by their value. Only Python evaluates a ``match``.
+PATTERN)`` compare a field as the kernel's filters do: a field that is missing, or of another type, fails
+every comparison except ``!=``, and numbers are compared by their value.
 
 All others compute as C does on 64-bit integers, and give a missing value where an operand is missing,
 where they divide by 0, and where they shift by less than 0 or more than 63 bits. ``all`` and ``any`` are
@@ -32,6 +33,18 @@ LONG_MAX = (1 << 63) - 1
 
 COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 SHIFTS = frozenset({"<<", ">>"})
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern of strings for glob_match() of lib/glob.c, whose result is inverted if ``negated``.
+
+    ``matches`` gives the same in Python.
+    """
+
+    glob: bytes
+    negated: bool
+    matches: Callable[[bytes], bool] = field(compare=False, repr=False)
 
 
 class Computed(NamedTuple):
@@ -63,11 +76,6 @@ def is_unsigned(condition: Condition, unsigned: Collection[str]) -> bool:
         case ("if", _, yes, no):
             found = is_unsigned(yes, unsigned) or is_unsigned(no, unsigned)
     return found
-
-
-def has_match(condition: Condition) -> bool:
-    """Return whether a pattern is matched anywhere in it."""
-    return condition[0] == "match" or any(has_match(part) for part in parts(condition))
 
 
 def fields_of(condition: Condition) -> frozenset[str]:

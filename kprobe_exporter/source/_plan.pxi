@@ -17,6 +17,7 @@ cdef dict _OPS = {
     "less": EXPR_LESS, "less_equal": EXPR_LESS_EQUAL, "greater": EXPR_GREATER,
     "greater_equal": EXPR_GREATER_EQUAL, "equal": EXPR_EQUAL, "unequal": EXPR_UNEQUAL,
     "has_bits": EXPR_HAS_BITS, "text_equal": EXPR_TEXT_EQUAL, "text_unequal": EXPR_TEXT_UNEQUAL,
+    "matches": EXPR_MATCHES, "matches_not": EXPR_MATCHES_NOT,
     "is_less": EXPR_IS_LESS, "is_less_equal": EXPR_IS_LESS_EQUAL, "is_greater": EXPR_IS_GREATER,
     "is_greater_equal": EXPR_IS_GREATER_EQUAL, "is_equal": EXPR_IS_EQUAL, "is_unequal": EXPR_IS_UNEQUAL,
     "field": EXPR_FIELD, "constant": EXPR_CONSTANT, "negate": EXPR_NEGATE, "invert": EXPR_INVERT,

@@ -75,6 +75,9 @@ def _node(condition: Condition, shape: Shape | JoinedShape) -> tuple[Node, Seque
         case ("text", name, operator, text):
             op = "text_equal" if operator == "==" else "text_unequal"
             made = Node(op, field=named_ref(shape, name), value=text), ()
+        case ("match", name, pattern):
+            op = "matches_not" if pattern.negated else "matches"
+            made = Node(op, field=named_ref(shape, name), value=pattern.glob), ()
         case ("number", name, operator, number):
             op, value = _whole(WITH_CONSTANT[operator], number)
             made = Node(op, field=named_ref(shape, name), value=value), ()
@@ -90,8 +93,6 @@ def _node(condition: Condition, shape: Shape | JoinedShape) -> tuple[Node, Seque
             if operator in COMPARISONS:
                 wide = any(is_unsigned(operand, unsigned) for operand in operands)
             made = Node(BINARY[operator], wide), operands
-        case _:
-            raise ValueError(f"only Python evaluates {condition[0]!r}")
     return made
 
 

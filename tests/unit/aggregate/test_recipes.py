@@ -136,6 +136,4 @@ def test_pairs_by_a_value_that_has_to_be_looked_up_are_not(key: str) -> None:
 def test_what_needs_each_record_is_not_joined_by_the_source() -> None:
     pod = PLAIN._replace(labels=(LabelSpec("pod", "tid", (("pod", str),)),))
     assert "cgroup" in str(joined(metric=pod))
-    assert "pattern" in str(joined(metric=PLAIN._replace(where=where(parse_formula('name ~ "a*"')))))
-    assert "pattern" in str(joined(only='name ~ "a*"'))
     assert "stack" in str(joined(BY_DEV._replace(begins=(replace(FIRST, stack=True),))))

@@ -40,7 +40,7 @@ static uint32_t word(struct input *input)
 static uint32_t noperands(uint8_t op)
 {
     switch (op) {
-    case EXPR_TRUE ... EXPR_TEXT_UNEQUAL:
+    case EXPR_TRUE ... EXPR_MATCHES_NOT:
     case EXPR_FIELD:
     case EXPR_CONSTANT:
         return 0;
@@ -83,10 +83,11 @@ static void draw_expression(struct expr_node *nodes, uint32_t first, struct inpu
             *node = (struct expr_node){.op = byte(input) % 2 ? EXPR_FIELD : EXPR_CONSTANT};
         node->is_unsigned = byte(input) % 2;
         node->number = (struct number){byte(input) % 4 ? 0 : -1, byte(input) % 4 ? byte(input) : UINT64_MAX};
-        node->text = (const uint8_t *)"aaa";
-        node->length = byte(input) % 4;
+        node->text = (const uint8_t *)"aaa*?[a-b!]\\";
+        node->text += byte(input) % 6;
+        node->length = byte(input) % 7;
         draw_field(&node->field, input, joined);
-        if (node->op == EXPR_TEXT_EQUAL || node->op == EXPR_TEXT_UNEQUAL)
+        if (node->op >= EXPR_TEXT_EQUAL && node->op <= EXPR_MATCHES_NOT)
             node->field = TEXT_AT_20;
     }
 }

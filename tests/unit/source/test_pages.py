@@ -516,7 +516,7 @@ FILTERS = [
     None,
     "return > 0",
     'name == "bash" || return == -2',
-    'name ~ "b*" && cpu != 1',  # a pattern, which only Python evaluates
+    'name ~ "b*" && cpu != 1',
     "missing != 3 && tid < 7",
 ]
 
