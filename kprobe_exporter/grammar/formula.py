@@ -152,14 +152,13 @@ class Operation(Node):
         return replace(self, operands=tuple(operand.with_leaves(one) for operand in self.operands))
 
     def render(self) -> str:
-        grouped = (Operation,) if self.operator == "!" else ()
-        parts = [
-            f"({part.render()})"
-            if isinstance(part, grouped) or (isinstance(part, Operation) and part.operator == "||")
-            else part.render()
+        if self.operator == "!":
+            text = self.operands[0].render()
+            return f"!({text})" if isinstance(self.operands[0], Operation) else f"!{text}"
+        return f" {self.operator} ".join(
+            f"({part.render()})" if isinstance(part, Operation) and part.operator == "||" else part.render()
             for part in self.operands
-        ]
-        return f"!{parts[0]}" if self.operator == "!" else f" {self.operator} ".join(parts)
+        )
 
 
 def logical(operator: str, *operands: Node) -> Operation:

@@ -82,14 +82,14 @@ def constant(value: Result) -> Expression:
 
 def _made(
     parts: tuple[Expression, ...],
-    compute: Callable[[int], Result],
+    compute: Callable[[int], Result] | None,
     *,
     has_words: bool = False,
     has_table: bool = False,
 ) -> Expression:
     """Return an expression of some parts; a constant if they are."""
     fields = frozenset[str]().union(*(part.fields for part in parts))
-    height = 1 + max(part.height for part in parts)
+    height = 1 + max((part.height for part in parts), default=0)
     found = Expression(fields, compute, has_words, has_table, parts, height)
     value = None if has_words else folded(found)
     return found if value is None else constant(value)
@@ -97,8 +97,7 @@ def _made(
 
 def unknown(parts: tuple[Expression, ...]) -> Expression:
     """Return an expression whose parts are known, and not what it makes of them."""
-    fields = frozenset[str]().union(*(part.fields for part in parts))
-    return Expression(fields, parts=parts, height=1 + max((part.height for part in parts), default=0))
+    return _made(parts, None)
 
 
 def folded(found: Expression) -> Result | None:
