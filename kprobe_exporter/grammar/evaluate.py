@@ -160,7 +160,7 @@ def as_number(tree: Node) -> Condition:
 
 def in_nanoseconds(part: Comparison) -> Comparison:
     """Return a comparison with its duration in nanoseconds, the unit of records, instead of seconds."""
-    if part.name != DURATION or isinstance(part.value, str):
+    if part.name != DURATION or part.operator == "&" or isinstance(part.value, str):  # bits have no unit
         return part
     # Decimal keeps what is written: 1.1e-6 s is 1100 ns, which a product of floats may miss by a bit.
     return replace(part, value=float(Decimal(str(part.value)).scaleb(9)))
