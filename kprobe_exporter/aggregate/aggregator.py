@@ -27,7 +27,7 @@ from kprobe_exporter.aggregate.numbers import (
     spreads,
 )
 from kprobe_exporter.aggregate.recipes import recipe
-from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Refused, Tally, Where
 from kprobe_exporter.model.hist import HistTable
@@ -62,7 +62,6 @@ class Aggregator:
         self._programs = programs
         self._cgroup = cgroup
         self._limits = limits
-        self._expired = limits.clock()
         self._errno_name = errno_name
         self._lock = threading.RLock()
         self.epoch = 0
@@ -140,10 +139,8 @@ class Aggregator:
                 takes[number] = named(take, spec, self._programs, self._lock)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
-            filtered = residual_filter is not None
-            self._attached[layout.layout_id] = AttachedLayout(
-                layout.probe, sums, takes, deltas, filtered, joined
-            )
+            here = AttachedLayout(layout.probe, sums, takes, deltas, residual_filter is not None, joined)
+            self._attached[layout.layout_id] = here
             self._handlers[layout.layout_id] = sums.add
             self._owners[layout.layout_id] = layout.probe
             if len(self._owners) > MOST_OWNERS + len(self._attached):  # the oldest goes
@@ -214,7 +211,7 @@ class Aggregator:
     def consume(self, batch: Batch) -> None:
         """Count a batch of events, as records or as tallies."""
         with self._lock:
-            self._expire()
+            self._limits.expire(metric.series for metric in self._metrics.values())
             unparsed = batch.unparsed
             handlers = self._handlers
             timed: list[tuple[int, Tally | Record]] = [*batch.by_thread]
@@ -332,7 +329,7 @@ class Aggregator:
     def copy(self) -> Numbers:
         """Return a copy of all numbers at this moment."""
         with self._lock:
-            self._expire()
+            self._limits.expire(metric.series for metric in self._metrics.values())
             hits, events, lost, overflows = self.ledger()
             misses = {name: p.misses.total for name, p in self._probes.items() if p.kernel_misses}
             return Numbers(
@@ -401,18 +398,3 @@ class Aggregator:
             lost = sum(self._lost[reason].total for reason in ("overrun", "commit_overrun", "dropped"))
             here = self._lost_here["unparsed"] + self._lost_here["wiped"]
             return Arrivals(counts, lost + here, self._buffer_bytes)
-
-    def _expire(self) -> None:
-        """Every quarter of the time to live, remove the label sets that exceeded it.
-
-        If it is open, idle ones go as soon as one metric's leave no room for another's.
-        """
-        limits = self._limits
-        ttl = IDLE if limits.ttl is None else limits.ttl
-        if ttl and limits.clock() - self._expired >= ttl / 4:
-            self._expired = limits.clock()
-            are_reached = limits.ttl is None and limits.are_reached
-            for metric in self._metrics.values():
-                metric.series.expire()
-                if are_reached:
-                    metric.series.forget(IDLE)

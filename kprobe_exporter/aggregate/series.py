@@ -2,10 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kprobe_exporter.errors import name_text, one_line
 from kprobe_exporter.model.aggregation import RawKey
@@ -42,11 +42,29 @@ class SeriesLimits:
     ttl: float | None = None
     clock: Callable[[], float] = time.monotonic
     used: int = field(default=0, init=False)
+    expired: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expired = self.clock()
 
     @property
     def are_reached(self) -> bool:
         """Whether all metrics together have as many label sets as they may."""
         return self.used >= self.max_series_total
+
+    def expire(self, every: "Iterable[Series[Any]]") -> None:
+        """Every quarter of the time to live, remove the label sets that exceeded it.
+
+        If it is open, idle ones go as soon as one metric's leave no room for another's.
+        """
+        ttl = IDLE if self.ttl is None else self.ttl
+        if ttl and self.clock() - self.expired >= ttl / 4:
+            self.expired = self.clock()
+            full = self.ttl is None and self.are_reached
+            for series in every:
+                series.expire()
+                if full:
+                    series.forget(IDLE)
 
 
 class Series(Generic[Cell]):
