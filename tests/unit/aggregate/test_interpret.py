@@ -192,6 +192,13 @@ def test_the_duration_is_compared_in_seconds_and_computed_in_nanoseconds() -> No
     assert evaluate("duration / 3", **took) == 500_000_000
 
 
+def test_the_bits_of_a_duration_are_no_seconds() -> None:
+    """A tracepoint's own field may have this name, and a condition and a computed value agree on it."""
+    tree = parse_formula("duration & 4")
+    assert where(tree).condition == ("number", "duration", "&", 4)
+    assert as_number(tree) == ("binary", "&", ("field", "duration"), ("constant", 4))
+
+
 @given(
     formulas(FIELDS),
     st.lists(st.tuples(*(st.integers(0, 2**64 - 1) | st.sampled_from(EDGES) for _ in ARGS)), max_size=6),
