@@ -173,7 +173,7 @@ Named: TypeAlias = Callable[[Sequence[bytes]], object]
 
 
 class ProgramNames(Protocol):
-    """What finds the functions at addresses of a process, and calls ``then`` with their names, soon.
+    """Finds the functions at addresses of a process, and calls ``then`` with their names, soon.
 
     It returns False if too many wait: then it never calls it. Another thread may be the one that calls.
     """
@@ -187,7 +187,7 @@ def named(
     """Return the function that takes a tally whose last key is the process of the addresses among its labels.
 
     It hands the tally, with names and without the process, to ``take`` under the lock, later if the names
-    have to be looked up. Without ``programs``, as where the processes have long ended, they are unknown.
+    have to be looked up. They are unknown without ``programs``, as where the processes have long ended.
     """
     labels = spec.of_program
     if not labels:

@@ -37,7 +37,7 @@ BINARY = {
 }
 
 
-class Node(NamedTuple):
+class EngineNode(NamedTuple):
     """A ``struct expr_node`` of engine.h, with the name of its operator in lower case."""
 
     op: str
@@ -48,10 +48,10 @@ class Node(NamedTuple):
     value: int | bytes = 0
 
 
-def add_nodes(nodes: list[Node], conditions: Sequence[Condition], shape: Shape | JoinedShape) -> int:
+def add_nodes(nodes: list[EngineNode], conditions: Sequence[Condition], shape: Shape | JoinedShape) -> int:
     """Append the nodes of conditions, and behind them their operands; return the number of the first."""
     first = len(nodes)
-    nodes.extend(Node("true") for _ in conditions)
+    nodes.extend(EngineNode("true") for _ in conditions)
     for number, condition in enumerate(conditions, first):
         node, operands = _node(condition, shape)
         if operands:
@@ -60,39 +60,39 @@ def add_nodes(nodes: list[Node], conditions: Sequence[Condition], shape: Shape |
     return first
 
 
-def _node(condition: Condition, shape: Shape | JoinedShape) -> tuple[Node, Sequence[Condition]]:
+def _node(condition: Condition, shape: Shape | JoinedShape) -> tuple[EngineNode, Sequence[Condition]]:
     """Return the node of a condition without its operands, and these."""
     unsigned = shape.layout.unsigned
     # C converts both operands of a comparison like those of a sum, and the right one of a shift not at all.
     wide = is_unsigned(condition, unsigned)
-    made: tuple[Node, Sequence[Any]]
+    made: tuple[EngineNode, Sequence[Any]]
     op: str
     match condition:
         case ("all" | "any", operands):
-            made = Node(condition[0]), operands
+            made = EngineNode(condition[0]), operands
         case ("not", operand):
-            made = Node("not"), (operand,)
+            made = EngineNode("not"), (operand,)
         case ("text", name, operator, text):
             op = "text_equal" if operator == "==" else "text_unequal"
-            made = Node(op, field=named_ref(shape, name), value=text), ()
+            made = EngineNode(op, field=named_ref(shape, name), value=text), ()
         case ("match", name, pattern):
             op = "matches_not" if pattern.negated else "matches"
-            made = Node(op, field=named_ref(shape, name), value=pattern.glob), ()
+            made = EngineNode(op, field=named_ref(shape, name), value=pattern.glob), ()
         case ("number", name, operator, number):
             op, value = _whole(WITH_CONSTANT[operator], number)
-            made = Node(op, field=named_ref(shape, name), value=value), ()
+            made = EngineNode(op, field=named_ref(shape, name), value=value), ()
         case ("field", name):
-            made = Node("field", wide, field=named_ref(shape, name)), ()
+            made = EngineNode("field", wide, field=named_ref(shape, name)), ()
         case ("constant", value):
-            made = Node("constant", wide, value=value), ()
+            made = EngineNode("constant", wide, value=value), ()
         case ("if", *operands):
-            made = Node("choose", wide), operands
+            made = EngineNode("choose", wide), operands
         case ("unary", operator, operand):
-            made = Node(UNARY[operator], wide), (operand,)
+            made = EngineNode(UNARY[operator], wide), (operand,)
         case ("binary", operator, *operands):
             if operator in COMPARISONS:
                 wide = any(is_unsigned(operand, unsigned) for operand in operands)
-            made = Node(BINARY[operator], wide), operands
+            made = EngineNode(BINARY[operator], wide), operands
     return made
 
 

@@ -18,7 +18,7 @@ from kprobe_exporter.source.engine_fields import (
     named_ref,
     resolver,
 )
-from kprobe_exporter.source.engine_nodes import NO_NODE, Node, add_nodes
+from kprobe_exporter.source.engine_nodes import NO_NODE, EngineNode, add_nodes
 from kprobe_exporter.source.values import Names
 
 ENTIRE_SHARE = (1 << 64) - 1
@@ -66,7 +66,7 @@ class EventType(NamedTuple):
     role: Role = Role()
 
 
-class Sums(NamedTuple):
+class MetricSums(NamedTuple):
     """A ``struct group``, and how each part of its keys becomes what a record would hold."""
 
     group: Group
@@ -114,9 +114,9 @@ class EnginePlan:
     filters: Mapping[int, RecordFilter]
     joins: Joins
     of_all_threads: Collection[int]
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[EngineNode] = field(default_factory=list)
     types: list[EventType] = field(default_factory=list)
-    sums: list[Sums] = field(default_factory=list)
+    sums: list[MetricSums] = field(default_factory=list)
     nsingle: int = 0
     join_plans: list[JoinPlan] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
@@ -224,7 +224,7 @@ class EnginePlan:
             if group.value is not None:
                 value = computed.get(group.value) or named_ref(shape, group.value)
             self.sums.append(
-                Sums(
+                MetricSums(
                     group,
                     shape.layout.layout_id,
                     where,

@@ -4,12 +4,14 @@ Examples have no deadline, since other load may delay them.
 """
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.unit.slow import SLOW
 
-settings.register_profile("no_deadline", settings(), deadline=None)
-settings.register_profile("quick", settings(), deadline=None, max_examples=10)
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine must not make a test fail."""
+settings.register_profile("no_deadline", UNTIMED)
+settings.register_profile("quick", UNTIMED, max_examples=10)
 settings.load_profile("no_deadline")
 
 

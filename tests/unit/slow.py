@@ -19,7 +19,7 @@ SLOW = frozenset(
         "tests/unit/aggregate/test_open_calls.py::test_what_is_around_a_call_is_open_in_truth",
         "tests/unit/aggregate/test_pairing_model.py::test_whatever_comes_the_slow_model_does_the_same",
         "tests/unit/aggregate/test_program_stacks.py::test_what_hangs_delays_a_request_for_a_while",
-        "tests/unit/aggregate/test_stacks.py::test_forged_stacks_of_many_probes",
+        "tests/unit/aggregate/test_stack_counts.py::test_forged_stacks_of_many_probes",
         "tests/unit/bench/test_stacks.py::test_as_many_as_were_asked_for",
         "tests/unit/btf/test_pahole.py::test_offsets_are_those_of_pahole",
         "tests/unit/config/test_load.py::test_a_damaged_file",

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTENSIONS = PYPROJECT["tool"]["setuptools"]["ext-modules"]
+HEADERS = [place for extension in EXTENSIONS for place in extension.get("include-dirs", ())]
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -37,10 +38,20 @@ def test_libraries_imported_by_public_names() -> None:
     assert [one for one in found if re.search(r"(^|\.)_(?!_version__$)", one[1])] == []
 
 
+def included(file: Path) -> Iterator[Path]:
+    """Yield the project's files that a source in C or Cython includes, and what these include."""
+    names = re.findall(r'^(?:#?include|cdef extern from) "(.+?)"', (ROOT / file).read_text(), re.MULTILINE)
+    places = [file.parent, *map(Path, HEADERS)]
+    found = [next(place / name for place in places if (ROOT / place / name).exists()) for name in names]
+    declarations = file.with_suffix(".pxd")
+    if file.suffix == ".pyx" and (ROOT / declarations).exists():
+        found.append(declarations)
+    for one in found:
+        yield one
+        yield from included(one)
+
+
 @pytest.mark.parametrize("extension", EXTENSIONS, ids=lambda extension: extension["name"])
 def test_a_source_distribution_gets_every_file_that_is_included(extension: dict[str, Any]) -> None:
-    included: set[str] = set()
-    for source in map(Path, extension["sources"]):
-        names = re.findall(r'^include "(.+)"', (ROOT / source).read_text(), re.MULTILINE)
-        included.update(str(source.with_name(name)) for name in names)
-    assert included == set(extension.get("depends", ()))
+    found = {str(file) for source in extension["sources"] for file in included(Path(source))}
+    assert found == set(extension.get("depends", ()))

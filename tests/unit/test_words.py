@@ -26,7 +26,6 @@ kprobe_exporter/aggregate/__init__.py
 kprobe_exporter/aggregate/attached_layout.py
 kprobe_exporter/aggregate/interpret.py
 kprobe_exporter/aggregate/matching.py
-kprobe_exporter/aggregate/selection.py
 kprobe_exporter/aggregate/self_metrics.py
 kprobe_exporter/btf/__init__.py
 kprobe_exporter/cli/__init__.py
@@ -40,21 +39,18 @@ kprobe_exporter/cli/run.py
 kprobe_exporter/cli/schema.py
 kprobe_exporter/cli/trace.py
 kprobe_exporter/config/__init__.py
-kprobe_exporter/config/exported.py
 kprobe_exporter/config/files.py
-kprobe_exporter/config/kernel.py
+kprobe_exporter/config/kernel_aggregation.py
 kprobe_exporter/config/metrics.py
 kprobe_exporter/config/names.py
 kprobe_exporter/config/schema.py
 kprobe_exporter/config/sites.py
-kprobe_exporter/config/within.py
 kprobe_exporter/config/yaml_source.py
 kprobe_exporter/diagnose/changeable_paths.py
 kprobe_exporter/diagnose/trial.py
 kprobe_exporter/elf/__init__.py
 kprobe_exporter/elf/budget.py
 kprobe_exporter/elf/mini_debug_info.py
-kprobe_exporter/elf/names.py
 kprobe_exporter/export/__init__.py
 kprobe_exporter/export/otlp/__init__.py
 kprobe_exporter/export/otlp/traces.py
@@ -62,9 +58,7 @@ kprobe_exporter/export/stacks/__init__.py
 kprobe_exporter/export/stacks/folded.py
 kprobe_exporter/export/stacks/pprof.py
 kprobe_exporter/grammar/__init__.py
-kprobe_exporter/grammar/condition.py
 kprobe_exporter/grammar/formula_parser.py
-kprobe_exporter/grammar/let.py
 kprobe_exporter/grammar/lexis.py
 kprobe_exporter/identity/__init__.py
 kprobe_exporter/identity/pods.py
@@ -100,7 +94,6 @@ kprobe_exporter/source/walk.py
 kprobe_exporter/symbols/__init__.py
 kprobe_exporter/symbols/addresses.py
 kprobe_exporter/symbols/listing/details.py
-kprobe_exporter/symbols/listing/structures.py
 kprobe_exporter/symbols/resolve.py
 kprobe_exporter/trace/__init__.py
 kprobe_exporter/trace/count.py
@@ -108,7 +101,6 @@ kprobe_exporter/trace/emit.py
 kprobe_exporter/trace/loops.py
 kprobe_exporter/trace/output.py
 kprobe_exporter/trace/resolve.py
-kprobe_exporter/trace/stacks.py
 kprobe_exporter/trace/table.py
 kprobe_exporter/trace/text.py
 kprobe_exporter/tracefs/__init__.py
@@ -125,7 +117,6 @@ kprobe_exporter/util/progress.py
 kprobe_exporter/util/protobuf.py
 kprobe_exporter/util/token_bucket.py
 kprobe_exporter/util/trouble.py
-kprobe_exporter/util/whole_file.py
 kprobe_exporter/web/__init__.py
 kprobe_exporter/web/config/__init__.py
 kprobe_exporter/web/config/context.py

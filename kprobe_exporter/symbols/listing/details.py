@@ -1,4 +1,4 @@
-"""What ``list`` prints of the data at a place: prototypes and structures from BTF, a tracepoint's fields."""
+"""The data at a place as ``list`` prints it: prototypes and structures from BTF, a tracepoint's fields."""
 
 import re
 from collections import defaultdict
