@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kprobe_exporter.agent import thread_events
 from kprobe_exporter.agent.container_probes import MOST_FILES
 from kprobe_exporter.agent.probe_set import prune
 from kprobe_exporter.identity.pods import Pods
@@ -92,6 +93,8 @@ def cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Cluster]:
     caplog.set_level(logging.INFO)
+    # The processes are made up, so this machine's PID namespaces have nothing to do with them.
+    monkeypatch.setattr(thread_events, "host_proc", lambda: Path("/proc"))
     with ExitStack() as stack:
         yield Cluster(tmp_path, stack, monkeypatch)
 

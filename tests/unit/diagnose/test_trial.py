@@ -10,6 +10,7 @@ from kprobe_exporter.diagnose.trial import attempt
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model.snapshot import ShownState
 from kprobe_exporter.tracefs.kernel_files import running_kernel
+from tests.support.compiling import compiled
 from tests.support.fake_tracefs import FakeTracefs
 
 EXEC = "tracepoint:sched:sched_process_exec"
@@ -70,7 +71,7 @@ def test_return_probe_in_a_program_is_not_enabled_where_it_may_kill(
     fake: FakeTracefs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "uretprobe_hazard", lambda release, machine: "a filter may kill")
-    program = Path("/proc/self/exe").resolve()
+    program = compiled(tmp_path / "program", "int main(void) { return 0; }")
     made = probe("p", f"uretprobe:{program}:main")
     [row] = attempt(Config(Settings(), (made,)), running_kernel(fake, tmp_path), lambda: True)
     assert (row.state, row.why[-1]) == ("up", "it was defined and not enabled, as a filter may kill")
