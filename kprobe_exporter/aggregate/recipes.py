@@ -124,9 +124,9 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
         return "a condition needs a value that the record does not hold"
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
     numbers = {kinds.get(group.value) for group in groups if group.value is not None}
-    keys = {kinds.get(key, "") for group in groups for key in group.keys}
-    if "texts" in keys or any("[" in kind for kind in keys):
-        return "an array is a label"
+    keys = {key for group in groups for key in group.keys}
+    if any(arg.name in keys for arg in layout.args if arg.kind == "texts"):
+        return "an array of strings is a label"
     if numbers & {"char", "symbol", "comm", "program"}:
         return "a value is no plain number"
     return None

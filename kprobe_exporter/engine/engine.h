@@ -58,6 +58,7 @@ enum field_kind {
     FIELD_UNSIGNED,                 /* a number of 1, 2, 4 or 8 bytes */
     FIELD_SIGNED,
     FIELD_TEXT,                     /* a string of fixed size, up to its NUL */
+    FIELD_BYTES,                    /* so many bytes, as an array of numbers */
     FIELD_DYNAMIC,                  /* __data_loc: size << 16 | offset from the record's start */
     FIELD_RELATIVE,                 /* __rel_loc: the same, the offset from the field's end */
     FIELD_CPU,                      /* the CPU that wrote the record */

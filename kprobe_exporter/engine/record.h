@@ -169,7 +169,7 @@ static inline bool read_number(const struct field_ref *field, const struct recor
     return true;
 }
 
-/* Find a string in its record; false if the kernel could not read it, or if it leads outside. */
+/* Find a string or an array in its record; false if the kernel could not read it, or if it leads outside. */
 static inline bool find_text(
     const struct field_ref *field, const struct record *record, const uint8_t **text, uint32_t *length)
 {
@@ -187,6 +187,7 @@ static inline bool find_text(
         return false;
     switch (field->kind) {
     case FIELD_TEXT:
+    case FIELD_BYTES:
         first = field->offset;
         size = field->size;
         break;
@@ -206,7 +207,7 @@ static inline bool find_text(
     if (first > record->length || size > record->length - first)
         return false;
     *text = record->start + first;
-    nul = size ? memchr(*text, 0, size) : NULL;
+    nul = size && field->kind != FIELD_BYTES ? memchr(*text, 0, size) : NULL;
     *length = nul == NULL ? size : (uint32_t)((const uint8_t *)nul - *text);
     return true;
 }

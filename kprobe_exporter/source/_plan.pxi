@@ -2,7 +2,7 @@
 
 cdef dict _KINDS = {
     "missing": FIELD_MISSING, "unsigned": FIELD_UNSIGNED, "signed": FIELD_SIGNED, "text": FIELD_TEXT,
-    "dynamic": FIELD_DYNAMIC, "relative": FIELD_RELATIVE, "cpu": FIELD_CPU, "tid": FIELD_TID,
+    "bytes": FIELD_BYTES, "dynamic": FIELD_DYNAMIC, "relative": FIELD_RELATIVE, "cpu": FIELD_CPU, "tid": FIELD_TID,
     "computed": FIELD_COMPUTED, "elapsed": FIELD_ELAPSED, "stack": FIELD_STACK, "complex": FIELD_COMPLEX,
 }
 cdef dict _ERROR_FORMS = {

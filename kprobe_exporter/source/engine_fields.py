@@ -8,7 +8,8 @@ from kprobe_exporter.model.aggregation import RECORDED_STACK
 from kprobe_exporter.model.record_layout import Field, Shape
 from kprobe_exporter.model.records import VALUES, Layout
 from kprobe_exporter.model.specs import PROCESS
-from kprobe_exporter.source.values import Names, program_name
+from kprobe_exporter.model.values import Value
+from kprobe_exporter.source.values import Names, program_name, reader
 
 MAX_GUARDS = 16
 """Pointers through which one value is read (MAX_GUARDS of engine.h)."""
@@ -78,7 +79,7 @@ def argument_ref(shape: Shape, name: str) -> FieldRef:
     if field is None:
         return FieldRef()
     ref = field_ref(field)
-    kinds = {"comm": "tid", "program": "dynamic", "char": "unsigned", "symbol": "unsigned"}
+    kinds = {"comm": "tid", "program": "dynamic", "char": "unsigned", "symbol": "unsigned", "array": "bytes"}
     return ref._replace(kind=kinds.get(field.kind, ref.kind))
 
 
@@ -120,6 +121,7 @@ def resolver(shape: Shape | JoinedShape, name: str, names: Names) -> Resolve | N
         return None if half is None or name == "duration" else resolver(half, name, names)
     if field is not None:
         resolvers: dict[str, Resolve] = {
+            "array": lambda value: None if value is None else _array(field, value, names),
             "comm": names.comm,
             "program": program_name,
             "symbol": names.symbol,
@@ -131,6 +133,11 @@ def resolver(shape: Shape | JoinedShape, name: str, names: Names) -> Resolve | N
     if name == PROCESS:
         return lambda tid: names.tgid(tid) or tid
     return names.caller if name == "caller" and shape.caller is not None else None
+
+
+def _array(field: Field, value: bytes, names: Names) -> Value:
+    """Return an array in the form of the kernel's text."""
+    return reader(field._replace(offset=0, guards=()), names)(value, 0, len(value), 0)
 
 
 def _argument(shape: Shape, name: str) -> Field | None:

@@ -117,6 +117,7 @@ def metrics() -> ProbeMetrics:
         Metric("counter", "a_total", "", labels=labels),
         Metric("counter", "b_total", "", where="port == 443", labels=labels[:1]),
         Metric("counter", "c_total", "", value="number"),
+        Metric("counter", "d_total", "", labels=(Label("bytes", "bytes"), Label("words", "words"))),
     )
     return ProbeMetrics("connect", tuple(metric_spec(one, "ns", DECODERS) for one in several), (), None)
 
@@ -147,6 +148,11 @@ def test_decoders_of_network_order_and_conditions_both_fit(kind: Any, summed: bo
         ("unknown", "unknown", "unknown", "unknown"): 1,
     }
     assert found["ns_b_total"] == {("443",): 2}
+    assert found["ns_d_total"] == {
+        ("{1,2,3,4}", "{443,8193}"): 2,
+        ("unknown", "{443,8193}"): 1,
+        ("unknown", "unknown"): 1,
+    }
     assert numbers.lost["unreadable"] == 2
     assert numbers.lost["negative"] == 2
 
