@@ -23,7 +23,7 @@ release-packages := $(image-packages) $(root-packages) lintian rpm rpmlint
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run port test quick check vmtest demo bench fuzz soak differential shell fixtures dist deb packages image release dist-test hooks clean .venv
+.PHONY: help run port test quick check engine vmtest demo bench fuzz soak differential shell fixtures dist deb packages image release dist-test hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,27 @@ check: .venv/test.stamp ## lint, format, types and the unit tests that are not s
 	$(bin)/ruff format --check
 	$(bin)/mypy
 	$(bin)/python -m pytest tests/unit -q -n auto -m "not slow" --hypothesis-profile=quick
+
+# The module that `pip install` builds as well, but only what has changed, in seconds.
+sources := kprobe_exporter/engine
+strict := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror
+objects := $(patsubst $(sources)/%.c,build/engine/%.o,$(wildcard $(sources)/*.c))
+
+engine: kprobe_exporter/source/_pages.abi3.so ## compile what has changed of the event engine, in .venv
+
+kprobe_exporter/source/_pages.abi3.so: $(objects) build/engine/_pages.o
+	gcc -shared $^ -o build/engine/$(@F)
+	@mv build/engine/$(@F) $@
+
+build/engine/%.o: $(sources)/%.c $(wildcard $(sources)/*.h)
+	@mkdir -p $(@D)
+	gcc $(strict) -c $< -o $@
+
+build/engine/_pages.o: $(wildcard kprobe_exporter/source/_p*.p[yx][xdi]) $(sources)/engine.h
+	@mkdir -p $(@D)
+	$(bin)/python -m cython -3 kprobe_exporter/source/_pages.pyx -o $(@:.o=.c)
+	gcc -O2 -g -fPIC -w -DPy_LIMITED_API=0x030B0000 -I$(sources) \
+		-I$$($(bin)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])') -c $(@:.o=.c) -o $@
 
 vmtest: .venv/test.stamp ## the kernel suite in VMs (KERNEL=6.1 ARGS="tests/kernel/test_x.py -k y")
 	@scripts/debian-packages $(suite-packages) $(if $(findstring arm64,$(or $(KERNEL),arm64)),$(arm-packages))

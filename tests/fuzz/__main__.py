@@ -9,7 +9,17 @@ from pathlib import Path
 from random import SystemRandom
 
 from tests.bench.progress import say
-from tests.fuzz import configuration, cost, elf_files, http, pages, proc_texts, trace_text, web_configuration
+from tests.fuzz import (
+    configuration,
+    cost,
+    elf_files,
+    engine,
+    http,
+    pages,
+    proc_texts,
+    trace_text,
+    web_configuration,
+)
 from tests.fuzz.document import merged, row, table
 from tests.fuzz.run import Limit, Result, fuzz
 from tests.fuzz.target import ROOT, Target
@@ -18,7 +28,17 @@ DOCUMENT = ROOT / "docs/reliability.md"
 
 TARGETS: Mapping[str, Target] = {
     module.TARGET.name: module.TARGET
-    for module in (configuration, trace_text, pages, http, web_configuration, proc_texts, elf_files, cost)
+    for module in (
+        configuration,
+        trace_text,
+        pages,
+        engine,
+        http,
+        web_configuration,
+        proc_texts,
+        elf_files,
+        cost,
+    )
 }
 """All targets by their names on the command line."""
 

@@ -26,6 +26,9 @@ struct state {
     uint64_t joined[NJOINS];
 };
 
+/* Pages of the last input that made no sense to the engine; tests/fuzz/engine.py reads it. */
+uint32_t refused_pages;
+
 static uint8_t byte(struct input *input)
 {
     return input->at < input->end ? *input->at++ : 0;
@@ -139,6 +142,7 @@ static void feed(struct state *state, struct input *input, bool damaged)
     size_t size = end_page(&state->page, byte(input) % 16 == 0 ? MISSED_FLAG : 0);
     int32_t cpu = byte(input) % NCPUS;
     uint8_t *exact;
+    int status;
 
     if (damaged) {
         for (int changes = 1 + byte(input) % 4; changes > 0; changes--)
@@ -148,7 +152,9 @@ static void feed(struct state *state, struct input *input, bool damaged)
     exact = malloc(size ? size : 1);
     CHECK(exact != NULL);
     memcpy(exact, state->page.bytes, size);
-    CHECK(engine_feed(state->engine, exact, size, byte(input) % 8 ? cpu : cpu + THREAD_BUFFERS_CPU) != ENGINE_NO_MEMORY);
+    status = engine_feed(state->engine, exact, size, byte(input) % 8 ? cpu : cpu + THREAD_BUFFERS_CPU);
+    CHECK(status == ENGINE_OK || (status == ENGINE_DAMAGED && damaged));
+    refused_pages += status == ENGINE_DAMAGED;
     CHECK(damaged || engine_counts(state->engine)->time >= state->page.time || state->page.used == PAGE_DATA);
     read_found(state);
     free(exact);
@@ -300,6 +306,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     state.plan = draw_plan(&input);
     state.engine = engine_new(state.plan);
     state.now = 1000;
+    refused_pages = 0;
     CHECK(state.engine != NULL);
     begin_page(&state.page, state.now);
     for (int i = 0; i < MAX_COMMANDS && input.at < input.end; i++)
