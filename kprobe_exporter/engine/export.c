@@ -1,9 +1,8 @@
 /* Chooses the records that are exported as logs and spans, and keeps them until the caller reads them.
  *
- * A log record is chosen by its filter and by chance. Of spans, whole traces are chosen: the outermost call of
- * a trace is sampled when something in the trace is first looked at, by the last 64 bits of the trace's id, and
- * all in it follow. In a sampled trace a call is exported if it passes its filter, or if something in it was
- * exported, so that no span lacks its parent.
+ * A log record is chosen by its filter and by chance. Spans are chosen by whole traces: the outermost call of a
+ * trace is sampled by the last 64 bits of the trace's id, and all calls in it follow. In a sampled trace a call is
+ * exported if it passes its filter, or if something in it was exported, so that no span lacks its parent.
  *
  * Limits are token buckets that are filled by the events' own time. Each record takes a token of its layout and
  * one of all layouts together. A trace is let through as a whole: if there was a token when its first span ended,

@@ -49,7 +49,7 @@ static inline uint8_t *write_value(uint8_t *out, const struct field_ref *field, 
  *
  * Each word is mixed in by a multiplication with 2^64 divided by the golden ratio (Knuth, The Art of Computer
  * Programming 3, 6.4: Fibonacci hashing) and a shift that brings the high bits, which depend on all bits, down
- * to those that choose a slot. The last multiplication is that of splitmix64's finalizer. The seed keeps
+ * to those that choose a slot. The last multiplier is one of splitmix64's finalizer. The seed keeps
  * users, who choose strings, from choosing colliding ones. */
 static inline uint64_t hash_key(const uint8_t *key, uint32_t length, uint64_t seed)
 {

@@ -4,7 +4,7 @@
  * counted, because its thread never made it (FROM_FORK) or its join's filter excludes it.
  *
  * Calls on one stack are nested, and the stack grows down: in a list, stack pointers rise from the innermost
- * half outwards. So a new call at a place drops those at it or below it, which have ended.
+ * half outwards. So a new call drops those at its stack pointer or below it, which have ended.
  *
  * A loss is an interval in which events are missing. The end of each half that was open may be among them, and
  * the half may be joined wrongly with the end of a later call. So a half that began before a loss ended is not

@@ -4,16 +4,15 @@
  * so that its events are joined in the order of all CPUs: they wait here until every CPU was read up to their
  * time. In the queue are the halves of joins, single records with a thread's cgroup or a stack as a label, and
  * events about threads. A heap of the queues gives the earliest event (D. Knuth, The Art of Computer Programming
- * 3, 5.4.1: a merge by replacement selection).
+ * 3, 5.4.1: multiway merging).
  *
  *   bytes:  ……|queued_event, record, stacks|queued_event, record|queued_event, record|……
  *             ▲ head                        ▲ pending_start      pending_end = tail ▲
  *
- * The kernel writes a stack as an event of its own, right after the event to which it belongs: on the same CPU and
- * from the same thread, and in the ring buffer before anything else of that thread. At one place there may be
- * several probes, so that one event is queued several times, from `pending_start` to `pending_end`, and each copy
- * gets the stack. The stack may come with the next page. Until then the event may get it, and holds back what is
- * later; after MAX_READS_PER_STACK further reads of its CPU it is given up. */
+ * The kernel writes a stack as an event of its own, after the event to which it belongs, on the same CPU and from
+ * the same thread. There may be several probes at one place: then one event is queued several times, from
+ * `pending_start` to `pending_end`, and each copy gets the stack. The stack may come with the next page. Until then
+ * the event holds back later ones; after MAX_READS_PER_STACK further reads of its CPU no stack is expected. */
 #include <stdlib.h>
 
 #include "queue.h"
