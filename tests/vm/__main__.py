@@ -45,6 +45,7 @@ HOST_SUITES = {
         "tests/contract",
         "tests/e2e",
         "tests/sanitizer",
+        "tests/faults/test_memory_limit.py",
         "tests/faults/test_otlp_away.py",
         "tests/faults/test_otlp_faults.py",
         "tests/faults/test_slow_clients.py",
