@@ -29,6 +29,7 @@ from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.source.binary import BinaryPipe
+from kprobe_exporter.source.pages import UNKNOWN
 from tests.model import pages
 from tests.model.pages import HARDIRQ, NMI, SOFTIRQ
 from tests.support.exported_records import Exported
@@ -557,6 +558,8 @@ class Reading:
             self.pages[cpu].extend(some)
         self.now = now
         self.pipe.empty(last=last)
+        if last:  # also where the last round is empty, which the pipe does not deliver
+            self.consume(Batch(reached=UNKNOWN))
 
     @property
     def open(self) -> int:

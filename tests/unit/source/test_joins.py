@@ -4,7 +4,7 @@ import struct
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.both_ways import RANDOM, STEPS, both_ways, compare
@@ -37,6 +37,7 @@ DRAWN = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, ma
     st.sampled_from([2, 20]),
 )
 @DRAWN
+@example(Random(172468391), 95, 0, 0.1, 0.8, 2)  # a loss at the end of the last round that has events
 def test_the_walk_joins_as_the_model_does(
     random: Random, steps: int, distance: int, losing: float, ties: float, ending: int
 ) -> None:
