@@ -95,8 +95,7 @@ def test_make_run(network: Network, tracefs: None, tmp_path: Path, command: str,
             return ask(network, then)
 
         eventually(answers, 120)
-        metrics = Metrics(ask(network, then))
-        assert working(metrics) >= 4, log.read_text()
+        eventually(lambda: working(Metrics(ask(network, then))) >= 4)
         # The agent gets the signal, since make itself would end by it.
         (agent,) = Path(f"/proc/{make.pid}/task/{make.pid}/children").read_text().split()
         os.kill(int(agent), signal.SIGTERM)
@@ -129,7 +128,7 @@ def test_docker(network: Network, tracefs: None, building: str, running: str, as
     tool(*network, "podman", run, *options, image)
     try:
         eventually(lambda: ask(network, asking), 60)
-        assert working(Metrics(ask(network, asking))) >= 4, tool("podman", "logs", name).stderr
+        eventually(lambda: working(Metrics(ask(network, asking))) >= 4)
         config = inspect(name)["HostConfig"]
         assert config["ReadonlyRootfs"]
         assert "no-new-privileges" in config["SecurityOpt"]
