@@ -8,7 +8,6 @@ from kprobe_exporter.model.aggregation import RECORDED_STACK
 from kprobe_exporter.model.record_layout import Field, Shape
 from kprobe_exporter.model.records import VALUES, Layout
 from kprobe_exporter.model.specs import PROCESS
-from kprobe_exporter.model.values import Value
 from kprobe_exporter.source.values import Names, program_name, reader
 
 MAX_GUARDS = 16
@@ -121,13 +120,12 @@ def resolver(shape: Shape | JoinedShape, name: str, names: Names) -> Resolve | N
         return None if half is None or name == "duration" else resolver(half, name, names)
     if field is not None:
         resolvers: dict[str, Resolve] = {
-            "array": lambda value: None if value is None else _array(field, value, names),
             "comm": names.comm,
             "program": program_name,
             "symbol": names.symbol,
             "char": lambda value: bytes([value]),
         }
-        return resolvers.get(field.kind)
+        return _array(field, names) if field.kind == "array" else resolvers.get(field.kind)
     if name in ("pid", "common_tgid"):
         return names.tgid
     if name == PROCESS:
@@ -135,9 +133,10 @@ def resolver(shape: Shape | JoinedShape, name: str, names: Names) -> Resolve | N
     return names.caller if name == "caller" and shape.caller is not None else None
 
 
-def _array(field: Field, value: bytes, names: Names) -> Value:
-    """Return an array in the form of the kernel's text."""
-    return reader(field._replace(offset=0, guards=()), names)(value, 0, len(value), 0)
+def _array(field: Field, names: Names) -> Resolve:
+    """Return how the bytes of an array become the kernel's text."""
+    read = reader(field._replace(offset=0, guards=()), names)
+    return lambda value: None if value is None else read(value, 0, len(value), 0)
 
 
 def _argument(shape: Shape, name: str) -> Field | None:
