@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from random import Random
 
 from tests.fuzz.target import KEPT, Input, Take, Target
-from tests.support.engine_build import ENGINE, ROOT, STRICT, gcc
+from tests.support.compiling import compiler
+from tests.support.engine_build import ENGINE, ROOT, STRICT
 
 MAX_LENGTH = 4096
 SOURCE = ROOT / "tests/unit/engine/fuzz_engine.c"
@@ -27,7 +28,7 @@ def taking() -> Iterator[Take]:
     library = KEPT / "engine.so"
     checked = ["-fsanitize=undefined", "-fno-sanitize-recover=undefined", "-O1", "-g", "-fPIC", "-shared"]
     sources = [SOURCE, *ENGINE.glob("*.c")]
-    subprocess.run([gcc(), *checked, *STRICT, *sources, "-o", library], check=True)
+    subprocess.run([compiler("gcc"), *checked, *STRICT, *sources, "-o", library], check=True)
     built = ctypes.CDLL(str(library))
     refused_pages = ctypes.c_uint32.in_dll(built, "refused_pages")
 

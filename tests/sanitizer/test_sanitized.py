@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine_build import ENGINE, ROOT, SANITIZED, build_engine, gcc
+from tests.support.compiling import compiler
+from tests.support.engine_build import ENGINE, ROOT, SANITIZED, build_engine
 
 PAGES = 8_000
 TEXTS = 8_000
@@ -36,9 +37,9 @@ def build(directory: Path, name: str) -> tuple[Path, Path]:
     )
     built = directory / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
     options = [*SANITIZED, *BINDING, f"-I{sysconfig.get_paths()['include']}"]
-    subprocess.run([gcc(), *options, source, *objects, "-o", built], check=True)
+    subprocess.run([compiler("gcc"), *options, source, *objects, "-o", built], check=True)
     library = subprocess.run(
-        [gcc(), "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+        [compiler("gcc"), "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
     ).stdout.strip()
     return built, Path(library).resolve()
 

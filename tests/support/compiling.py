@@ -8,14 +8,19 @@ from pathlib import Path
 import pytest
 
 
-def compiled(output: Path, source: str, *flags: str) -> Path:
-    """Compile and link one file. Without a compiler the test is skipped, or fails under CI."""
-    compiler = shutil.which("cc")
-    if compiler is None:
+def compiler(program: str = "cc") -> str:
+    """Return the path of a compiler. Without it the test is skipped, or fails under CI."""
+    found = shutil.which(program)
+    if found is None:
         if os.environ.get("CI"):
-            pytest.fail("cc is missing")
-        pytest.skip("no cc")
+            pytest.fail(f"{program} is missing")
+        pytest.skip(f"no {program}")
+    return found
+
+
+def compiled(output: Path, source: str, *flags: str) -> Path:
+    """Compile and link one file."""
     code = output.parent / f"{output.name}.c"
     code.write_text(source)
-    subprocess.run([compiler, "-O1", "-w", *flags, "-o", output, code], check=True)
+    subprocess.run([compiler(), "-O1", "-w", *flags, "-o", output, code], check=True)
     return output

@@ -1,11 +1,9 @@
 """Builds the event engine with sanitizers, without Python."""
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.support.compiling import compiler
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "kprobe_exporter/engine"
@@ -13,18 +11,8 @@ SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", 
 STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ENGINE}")
 
 
-def gcc() -> str:
-    """Return the compiler. Without one, the test is skipped, or fails in CI."""
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        if os.environ.get("CI"):
-            pytest.fail("gcc is missing")
-        pytest.skip("no gcc")
-    return compiler
-
-
 def build_engine(directory: Path) -> list[Path]:
     """Compile each file of the engine with sanitizers; return the objects."""
     sources = sorted(ENGINE.glob("*.c"))
-    subprocess.run([gcc(), *SANITIZED, *STRICT, "-c", *sources], cwd=directory, check=True)
+    subprocess.run([compiler("gcc"), *SANITIZED, *STRICT, "-c", *sources], cwd=directory, check=True)
     return [directory / f"{source.stem}.o" for source in sources]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine_build import SANITIZED, STRICT, build_engine, gcc
+from tests.support.compiling import compiler
+from tests.support.engine_build import SANITIZED, STRICT, build_engine
 
 HERE = Path(__file__).parent
 INPUTS = 1000
@@ -18,7 +19,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def build(program: Path, objects: list[Path], *sources: str) -> Path:
     paths = [HERE / source for source in sources]
-    subprocess.run([gcc(), *SANITIZED, *STRICT, *paths, *objects, "-o", program], check=True)
+    subprocess.run([compiler("gcc"), *SANITIZED, *STRICT, *paths, *objects, "-o", program], check=True)
     return program
 
 
