@@ -123,9 +123,12 @@ probes:
     assert metrics.value("kprobe_failed_total", word="two words", errno="ENOENT") == TIMES
     assert metrics.value("kprobe_duration_seconds_count", probe="whole") == TIMES
     probes = ("entry", "back", "plain", "only_counted", "whole")
-    eventually(
-        lambda: {agent.scrape().value("kprobe_hits_total", probe=probe) for probe in probes} == {TIMES}
-    )
+
+    def hits() -> list[float]:
+        told = agent.scrape()
+        return [told.value("kprobe_hits_total", probe=probe) for probe in probes]
+
+    eventually(lambda: hits() == [TIMES] * len(probes))
     plans = {info["probe"]: info["plan"] for info in metrics.labels("kprobe_info")}
     assert plans == {probe: "count" if probe == "only_counted" else "events" for probe in probes}
     assert lost(agent) == {}

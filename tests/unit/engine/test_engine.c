@@ -63,6 +63,13 @@ static int feed(struct bench *bench, int32_t cpu)
     return status;
 }
 
+/* Feed what was added, and join all of it. */
+static void feed_and_join(struct bench *bench)
+{
+    feed(bench, 0);
+    engine_join(bench->engine, NEVER);
+}
+
 static void check_counts(struct bench *bench, uint32_t join, uint64_t begun, uint64_t unpaired, uint64_t joined)
 {
     struct join_counts counts = engine_take_join_counts(bench->engine, join);
@@ -114,8 +121,7 @@ static void test_calls_that_ended_without_event(struct bench *bench)
     add(bench, CALL, 7, 0x1000, 0, "outer");
     add(bench, CALL, 7, 0x0f80, 0, "left by longjmp");
     add(bench, BACK, 7, 0x1008, 0, "outer");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     check_counts(bench, 0, 2, 1, 1);
 }
 
@@ -125,8 +131,7 @@ static void test_distance_is_learnt(struct bench *bench)
     add(bench, BACK, 7, 0x1000, 0, "a");   /* distance 0 instead of 8: the first vote wins */
     add(bench, CALL, 7, 0x1000, 0, "b");
     add(bench, BACK, 7, 0x1000, 0, "b");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     CHECK(bench->plan->variants[0].arrived == 2);
     CHECK(engine_open(bench->engine) == 0);
 }
@@ -137,8 +142,7 @@ static void test_pair_by_values(struct bench *bench)
     add(bench, ISSUE, 7, 0, 5, "sdb");
     add(bench, COMPLETE, 9, 0, 5, "sda");
     add(bench, COMPLETE, 9, 0, 6, "sdb");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     check_counts(bench, 1, 2, 0, 1);
     CHECK(engine_open(bench->engine) == 1);
     engine_drop_join(bench->engine, 1);
@@ -151,8 +155,7 @@ static void test_loss_breaks_pair(struct bench *bench)
     feed(bench, 0);
     engine_add_loss(bench->engine, bench->now + 1, bench->now + 5);
     add(bench, LEAVE, 7, 0, 0, "");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     CHECK(bench->plan->variants[2].arrived == 0);
     CHECK(engine_take_join_counts(bench->engine, 2).unpaired == 2);
 }
@@ -162,14 +165,12 @@ static void test_exit_ends_calls(struct bench *bench)
     add(bench, ENTER, 7, 0, 0, "");
     add(bench, ENTER, 8, 0, 0, "");
     add(bench, EXITED, 7, 0, 0, "");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     check_counts(bench, 2, 2, 1, 0);
     CHECK(engine_open(bench->engine) == 1);
     add(bench, EXITED, 8, 0, 0, "");
     add(bench, ENTER, 8, 0, 0, "");        /* another thread with this id */
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     check_counts(bench, 2, 1, 1, 0);
     CHECK(engine_open(bench->engine) == 1);
 }
@@ -180,8 +181,7 @@ static void test_fork_inherits_calls(struct bench *bench)
     add(bench, STARTED, 7, 0, 8, "");
     add(bench, BACK, 8, 0x1008, 0, "child");
     add(bench, BACK, 7, 0x1008, 0, "parent");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     check_counts(bench, 0, 1, 0, 1);
 }
 
@@ -190,8 +190,7 @@ static void test_exec_gives_calls_to_leader(struct bench *bench)
     add(bench, ENTER, 8, 0, 0, "execve");
     add(bench, EXECUTED, 7, 0, 8, "");
     add(bench, LEAVE, 7, 0, 0, "execve");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     check_counts(bench, 2, 1, 0, 1);
 }
 
@@ -221,8 +220,7 @@ static void test_epochs_tell_cgroups_apart(struct bench *bench)
     add(bench, SINGLE, 7, 0, 1, "");
     add(bench, MOVED, 1, 0, 7, "");
     add(bench, SINGLE, 7, 0, 2, "");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     CHECK(engine_tallies(bench->engine, OF_SINGLE)->ntallies == 2);
 }
 
@@ -235,8 +233,7 @@ static void test_span_names_parent(struct bench *bench)
     add(bench, CALL, 7, 0x1000, 0, "inner");
     add(bench, BACK, 7, 0x1008, 0, "inner");
     add(bench, LEAVE, 7, 0, 0, "read");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     inner = engine_next_exported(bench->engine, &at);
     outer = engine_next_exported(bench->engine, &at);
     CHECK(inner != NULL && outer != NULL && engine_next_exported(bench->engine, &at) == NULL);
@@ -338,8 +335,7 @@ static void test_resume_keeps_open_calls(struct bench *bench)
         types[i] = i == ISSUE || i == COMPLETE ? TYPE_REMOVED_HALF : i;
     add(bench, CALL, 7, 0x1000, 0, "");
     add(bench, ISSUE, 7, 0, 0, "gone");
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     add(bench, BACK, 7, 0x1008, 0, "");
     add(bench, COMPLETE, 7, 0, 0, "gone");
     feed(bench, 0);
@@ -363,8 +359,7 @@ static void test_oldest_are_dropped(struct bench *bench)
         if (!page_has_room(&bench->page, 128))
             feed(bench, 0);
     }
-    feed(bench, 0);
-    engine_join(bench->engine, NEVER);
+    feed_and_join(bench);
     CHECK(engine_open(bench->engine) == 63);
     check_counts(bench, 2, 65, 2, 0);
 }
