@@ -173,7 +173,7 @@ def stacks_of(probe: ProbeModel, alternatives: Alternatives, report: Report) -> 
 
 
 def _no_weight(name: str, alternatives: Alternatives) -> str | None:
-    """Return why the sum of a field is no weight, None if it is one as far as this is known here."""
+    """Return why the sum of a field cannot be a weight; None if it can, as far as is known here."""
     if why := missing_field(name, alternatives):
         return why
     if name in NOT_WEIGHTS:

@@ -137,7 +137,7 @@ def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[
 def functions_at(path: str, offsets: Iterable[int]) -> dict[int, str]:
     """Return the function at each of these offsets in a file that has one.
 
-    Of several names of one function it is the one that ``find.function_at`` chooses. A million symbols take a
+    A function with several names has the one that ``find.function_at`` chooses. A million symbols take a
     second. Raises GrammarError, also for a file that takes more than the reader's budget.
     """
     with opened(path) as file:

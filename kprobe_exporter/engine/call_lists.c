@@ -82,7 +82,7 @@ void lru_remove(struct open_calls *calls, struct call_list *list)
         calls->newest = list->older;
 }
 
-/* Double both tables; false if there is no memory. */
+/* Double both tables; false without memory. */
 static bool double_slots(struct open_calls *calls)
 {
     uint32_t nslots = calls->nslots ? 2 * calls->nslots : MIN_SLOTS;
@@ -104,7 +104,7 @@ static bool double_slots(struct open_calls *calls)
     return true;
 }
 
-/* Add an empty list; NULL if there is no memory. `thread_at` is where the thread is in the key, or -1. */
+/* Add an empty list; NULL without memory. `thread_at` is where the thread is in the key, or -1. */
 struct call_list *add_list(
     struct open_calls *calls, uint32_t join, const uint8_t *key, uint32_t length, int32_t tid, int32_t thread_at)
 {

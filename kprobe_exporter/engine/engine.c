@@ -48,7 +48,7 @@ void plan_free(struct engine_plan *plan)
     free(plan);
 }
 
-/* Enter the types by their event ids, in the order of the plan; false if there is no memory. */
+/* Enter the types by their event ids, in the order of the plan; false without memory. */
 static bool index_types(struct engine *engine)
 {
     struct engine_plan *plan = engine->plan;
@@ -161,7 +161,7 @@ struct cpu_queue *find_cpu(struct engine *engine, int32_t cpu)
     return &cpus[at];
 }
 
-/* Prepare for pages of a CPU; false if there is no memory. */
+/* Prepare for pages of a CPU; false without memory. */
 static bool begin_cpu(struct engine *engine, int32_t cpu)
 {
     engine->nfound = 0;

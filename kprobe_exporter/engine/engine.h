@@ -40,7 +40,7 @@
 
 enum engine_status {
     ENGINE_OK,
-    ENGINE_DAMAGED,                 /* the page makes no sense from some byte on; the engine goes on */
+    ENGINE_DAMAGED,                 /* the page cannot be read from some byte on; the engine goes on */
     ENGINE_NO_MEMORY,               /* the state is consistent, but records are missing */
 };
 
@@ -82,7 +82,7 @@ struct field_ref {
     bool network;                   /* the number is big-endian, and this machine is not */
     bool second;                    /* it is in the second half of a joined record */
     uint8_t nguards;                /* pointers through which the value was read */
-    uint32_t guards[MAX_GUARDS];    /* their offsets; if one is no address, the value is missing */
+    uint32_t guards[MAX_GUARDS];    /* their offsets; unless each is an address, the value is missing */
     uint32_t offset;                /* bytes from the record's start */
     uint32_t size;                  /* bytes */
 };
@@ -213,7 +213,7 @@ struct join_role {
     uint8_t awaited_stacks;         /* enum stack_kind: those that are counted or exported with the event */
     uint32_t join;                  /* the index of the join; of a single record, that of its variant */
     int32_t variant;                /* which of the join's first halves this is */
-    int32_t only;                   /* a first half that fails this condition is no loss; or NO_NODE */
+    int32_t only;                   /* a first half that fails this condition counts as no loss; or NO_NODE */
     struct field_ref first;         /* the stack pointer, the child's id, or the id before an exec */
     struct field_ref second;        /* the flags of clone() */
     uint32_t nkeys;

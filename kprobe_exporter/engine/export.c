@@ -77,7 +77,7 @@ static bool admits_trace(struct engine *engine, struct traced_call *outermost, u
     return outermost->admitted;
 }
 
-/* Keep a record: of a variant, or a single one of a type. False if there is no memory. */
+/* Keep a record: of a variant, or a single one of a type. False without memory. */
 static bool keep_record(
     struct engine *engine, const struct join_variant *variant, int32_t type, const struct record *record,
     const uint64_t *trace, uint64_t span, uint64_t parent)
@@ -126,7 +126,7 @@ static bool keep_record(
     return true;
 }
 
-/* Export a record as a log; false if there is no memory. */
+/* Export a record as a log; false without memory. */
 static bool export_log(
     struct engine *engine, struct export_plan *export, const struct join_variant *variant, int32_t type,
     const struct record *record, int64_t thread, uint64_t now)
@@ -163,7 +163,7 @@ static struct traced_call *take_traced_call(
     return new_traced_call(engine->calls, &engine->calls->joins[variant->join].plan.nesting, parent);
 }
 
-/* Export a call as a span, or one whose filter rejects it for what lies in it; false if there is no memory. */
+/* Export a call as a span, or one whose filter rejects it for what lies in it; false without memory. */
 static bool export_span(
     struct engine *engine, const struct join_variant *variant, struct open_half *half,
     const struct record *record, int64_t thread, bool passed, uint64_t now)
@@ -207,7 +207,7 @@ bool export_joined(
     return export_log(engine, export, variant, -1, record, thread, now);
 }
 
-/* Export a single record that was chosen; false if there is no memory. */
+/* Export a single record that was chosen; false without memory. */
 bool export_single(struct engine *engine, int32_t type, const struct record *record)
 {
     const struct export_rule *rule = &engine->plan->types[type].export;

@@ -42,7 +42,7 @@ static void change_cgroup(struct engine *engine, const struct join_role *role, c
     }
 }
 
-/* Add up and export a joined record, and free its first half; false if there is no memory. */
+/* Add up and export a joined record, and free its first half; false without memory. */
 static bool join_halves(
     struct engine *engine, struct join_variant *variant, struct open_half *half, const struct record *second)
 {
@@ -71,7 +71,7 @@ static bool join_halves(
     return done;
 }
 
-/* Add up and export a single record that waited; false if there is no memory. */
+/* Add up and export a single record that waited; false without memory. */
 static bool add_single(struct engine *engine, int32_t type, const struct record *record)
 {
     const struct event_type *event_type = &engine->plan->types[type];
@@ -86,7 +86,7 @@ static bool add_single(struct engine *engine, int32_t type, const struct record 
     return export_single(engine, type, record);
 }
 
-/* Process a queued event; false if there is no memory. */
+/* Process a queued event; false without memory. */
 static bool process_event(struct engine *engine, struct queued_event *event, int32_t cpu)
 {
     const struct event_type *type;

@@ -42,7 +42,7 @@ static uint32_t write_pair_key(
     return (uint32_t)(end - out);
 }
 
-/* Open a first half; false if there is no memory. */
+/* Open a first half; false without memory. */
 bool begin_half(
     struct open_calls *calls, const struct join_role *role, const struct record *record, uint8_t *scratch)
 {

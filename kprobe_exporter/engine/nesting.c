@@ -22,7 +22,7 @@ enum {
     NBUCKETS = 4096,                /* of threads */
 };
 
-/* Make a call in its parent's trace, or in one of its own; NULL if there is no memory. */
+/* Make a call in its parent's trace, or in one of its own; NULL without memory. */
 struct traced_call *new_traced_call(
     struct open_calls *calls, const struct nesting *nesting, struct traced_call *parent)
 {
@@ -72,7 +72,7 @@ static struct thread_calls *find_thread(const struct open_calls *calls, int64_t 
     return thread;
 }
 
-/* Return a thread's open calls; NULL if there is no memory. */
+/* Return a thread's open calls; NULL without memory. */
 static struct thread_calls *add_thread(struct open_calls *calls, int64_t id)
 {
     struct thread_calls *thread = find_thread(calls, id);
@@ -132,7 +132,7 @@ static void drop_returned_calls(struct thread_calls *thread, uint64_t stack_poin
     }
 }
 
-/* Let an open half enclose what its thread does from now on; false if there is no memory. */
+/* Let an open half enclose what its thread does from now on; false without memory. */
 bool enclose(struct open_calls *calls, struct open_half *half, const struct nesting *nesting)
 {
     struct thread_calls *thread = add_thread(calls, thread_id(half->tid, half->cpu));

@@ -154,7 +154,7 @@ void trim(struct open_calls *calls)
             drop_list(calls, calls->oldest);
 }
 
-/* Copy a record and its stacks; NULL if there is no memory. */
+/* Copy a record and its stacks; NULL without memory. */
 static struct open_half *copy_half(const struct record *record, int32_t variant, uint64_t stack_pointer)
 {
     uint32_t length = record->length + record->stack_length;
@@ -177,7 +177,7 @@ static struct open_half *copy_half(const struct record *record, int32_t variant,
     return half;
 }
 
-/* Open a half under a key; false if there is no memory. `thread_at`: where the thread is in the key, or -1. */
+/* Open a half under a key; false without memory. `thread_at`: where the thread is in the key, or -1. */
 bool open_half(
     struct open_calls *calls, const struct join_role *role, const struct record *record, uint64_t stack_pointer,
     const uint8_t *key, uint32_t length, int32_t thread_at, bool excluded)

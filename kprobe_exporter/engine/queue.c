@@ -21,7 +21,7 @@
 
 enum { MAX_READS_PER_STACK = 2 };
 
-/* Make room for so many bytes behind the last event; false if there is no memory. */
+/* Make room for so many bytes behind the last event; false without memory. */
 static bool make_room(struct cpu_queue *queue, size_t size)
 {
     size_t room = 2 * queue->room + size + 4096;
@@ -45,7 +45,7 @@ static bool make_room(struct cpu_queue *queue, size_t size)
     return true;
 }
 
-/* Append an event that waits for these stacks; false if there is no memory.
+/* Append an event that waits for these stacks; false without memory.
  *
  * All that wait since `await_no_stack` are one event, at which there are several probes. */
 bool enqueue(
@@ -84,7 +84,7 @@ static inline struct queued_event *pending_event(const struct cpu_queue *queue, 
     return (struct queued_event *)(queue->bytes + queue->pending_start + behind);
 }
 
-/* Append bytes to the stacks of a pending event, before what follows it; false if there is no memory. */
+/* Append bytes to the stacks of a pending event, before what follows it; false without memory. */
 static bool append_bytes(struct cpu_queue *queue, size_t behind, const uint8_t *bytes, uint32_t length)
 {
     struct queued_event *event;
@@ -104,7 +104,7 @@ static bool append_bytes(struct cpu_queue *queue, size_t behind, const uint8_t *
     return true;
 }
 
-/* Append a stack to a pending event; false if there is no memory. */
+/* Append a stack to a pending event; false without memory. */
 static bool append_stack(
     struct cpu_queue *queue, size_t behind, enum stack_kind kind, uint32_t process, const uint8_t *bytes,
     uint32_t length)
@@ -123,7 +123,7 @@ static bool append_stack(
     return true;
 }
 
-/* Give a stack to the events that wait for it, if any does; false if there is no memory. */
+/* Give a stack to the events that wait for it, if any does; false without memory. */
 bool add_stack(
     struct cpu_queue *queue, enum stack_kind kind, int32_t tid, uint32_t process, const uint8_t *bytes,
     uint32_t length)

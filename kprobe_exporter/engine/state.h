@@ -55,16 +55,16 @@ int walk(struct engine *engine, const uint8_t *page, size_t length);
 
 /* engine.c */
 
-/* Find the queue of a CPU, or add it; NULL if there is no memory. */
+/* Find the queue of a CPU, or add it; NULL without memory. */
 struct cpu_queue *find_cpu(struct engine *engine, int32_t cpu);
 bool push_loss(struct engine *engine, const struct cpu_queue *cpu, uint64_t end);
 
 /* join.c */
 
-/* Queue a half, a single record, or an event about threads; false if there is no memory. */
+/* Queue a half, a single record, or an event about threads; false without memory. */
 bool queue_event(struct engine *engine, const struct record *record, int32_t type);
 
-/* Add a record to the tallies of `ngroups` groups; false if there is no memory. */
+/* Add a record to the tallies of `ngroups` groups; false without memory. */
 static inline bool add_to_groups(
     struct engine *engine, uint32_t first_group, uint32_t ngroups, const struct record *record)
 {
@@ -80,7 +80,7 @@ static inline bool add_to_groups(
 bool should_export(struct engine *engine, const struct export_rule *rule, const struct record *record);
 bool export_single(struct engine *engine, int32_t type, const struct record *record);
 
-/* Export a joined record if it is chosen; false if there is no memory. `passed`: it passed the join's filter. */
+/* Export a joined record if it is chosen; false without memory. `passed`: it passed the join's filter. */
 bool export_joined(
     struct engine *engine, const struct join_variant *variant, struct open_half *half,
     const struct record *record, bool passed);

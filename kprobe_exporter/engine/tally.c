@@ -75,7 +75,7 @@ static inline size_t nbuckets(const struct group *group)
     return (size_t)(group->nbounds + 1);
 }
 
-/* Double the room for tallies; false if there is no memory. */
+/* Double the room for tallies; false without memory. */
 static bool grow(struct tally_table *table, const struct group *group)
 {
     uint32_t room = table->room ? 2 * table->room : 16, nslots = 4 * room;
@@ -109,7 +109,7 @@ static bool grow(struct tally_table *table, const struct group *group)
     return true;
 }
 
-/* Make room for a key behind the others; false if there is no memory. */
+/* Make room for a key behind the others; false without memory. */
 static bool make_key_room(struct tally_table *table, uint32_t length)
 {
     size_t room = 2 * (table->keys_used + length) + 256;
@@ -125,7 +125,7 @@ static bool make_key_room(struct tally_table *table, uint32_t length)
     return true;
 }
 
-/* Return the tally of a key, a new one for a new key; NULL if there is no memory. */
+/* Return the tally of a key, a new one for a new key; NULL without memory. */
 static struct tally *find_tally(
     struct tally_table *table, const struct group *group, const uint8_t *key, uint32_t length, uint64_t seed)
 {

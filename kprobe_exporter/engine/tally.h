@@ -21,7 +21,7 @@ struct tally_context {
     uint64_t seed;
 };
 
-/* Add a record to the tallies of a group; false if there is no memory. */
+/* Add a record to the tallies of a group; false without memory. */
 bool add_to_tallies(
     struct tally_table *table, const struct group *group, const struct tally_context *context,
     const struct record *record);

@@ -43,7 +43,7 @@ static void chain_end(struct open_calls *calls, uint32_t at)
     *bucket = (int32_t)at;
 }
 
-/* Double the room for ends; false if there is no memory. */
+/* Double the room for ends; false without memory. */
 static bool grow_ends(struct open_calls *calls)
 {
     uint32_t room = calls->ended_room ? 2 * calls->ended_room : MIN_SLOTS;
@@ -64,7 +64,7 @@ static bool grow_ends(struct open_calls *calls)
     return true;
 }
 
-/* Have the halves that a thread began before a moment end with the merge; false if there is no memory. */
+/* Have the halves that a thread began before a moment end with the merge; false without memory. */
 static bool note_end(struct open_calls *calls, int32_t tid, uint64_t until)
 {
     struct thread_end *end = find_end(calls, tid);
@@ -125,7 +125,7 @@ static void stop_inheritance(struct open_calls *calls, int32_t tid)
 }
 
 /* Return a thread's lists, the newest first, to be freed: those of its program's calls that a child inherits, or
- * all others. NULL if there is no memory. */
+ * all others. NULL without memory. */
 static struct call_list **lists_of(
     const struct open_calls *calls, int32_t tid, bool of_program, uint32_t *number)
 {
@@ -145,7 +145,7 @@ static struct call_list **lists_of(
     return found;
 }
 
-/* Copy the calls of a list for a child that was forked at this time; false if there is no memory. */
+/* Copy the calls of a list for a child that was forked at this time; false without memory. */
 static bool copy_list(struct open_calls *calls, const struct call_list *list, int32_t child, uint64_t time)
 {
     uint8_t key[STACK_KEY_LENGTH];
@@ -179,7 +179,7 @@ static bool copy_list(struct open_calls *calls, const struct call_list *list, in
     return true;
 }
 
-/* Copy the calls of a program's functions for a forked child; false if there is no memory. */
+/* Copy the calls of a program's functions for a forked child; false without memory. */
 static bool inherit(struct open_calls *calls, int32_t parent, int32_t child, uint64_t time)
 {
     struct call_list **found;
@@ -220,7 +220,7 @@ static void move_to_thread(struct open_calls *calls, struct call_list *list, int
     lru_append(calls, list);
 }
 
-/* End a program's calls, and give the others to the thread's new id; false if there is no memory. */
+/* End a program's calls, and give the others to the thread's new id; false without memory. */
 static bool on_exec(struct open_calls *calls, int32_t old, int32_t tid, uint8_t *scratch)
 {
     struct call_list *list = calls->nlists ? *thread_slot(calls, old, true) : NULL;
@@ -248,7 +248,7 @@ static bool on_exec(struct open_calls *calls, int32_t old, int32_t tid, uint8_t 
     return true;
 }
 
-/* Apply an event about threads; false if there is no memory. */
+/* Apply an event about threads; false without memory. */
 bool on_thread_event(
     struct open_calls *calls, const struct join_role *role, const struct record *record, uint8_t *scratch)
 {

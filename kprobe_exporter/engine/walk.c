@@ -80,7 +80,7 @@ static inline bool is_own(const struct engine *engine, const uint8_t *start, int
     return false;
 }
 
-/* Leave something to the caller; false if there is no memory. */
+/* Leave something to the caller; false without memory. */
 static inline bool push_found(
     struct engine *engine, const uint8_t *start, uint32_t length, int32_t type, uint64_t time)
 {
@@ -113,7 +113,7 @@ uint32_t engine_stack_end(const uint8_t *start, uint32_t first, uint32_t length,
     return first;
 }
 
-/* Give a stack to the queued event that waits for it; false if there is no memory. */
+/* Give a stack to the queued event that waits for it; false without memory. */
 static bool queue_stack(struct engine *engine, enum stack_kind kind, const uint8_t *start, uint32_t length)
 {
     const struct engine_plan *plan = engine->plan;
@@ -164,7 +164,7 @@ static inline void count_undelivered(struct engine *engine, const struct event_t
         engine->plan->variants[type->role.join].arrived++;
 }
 
-/* Queue an event with a role; false if there is no memory. */
+/* Queue an event with a role; false without memory. */
 static inline bool on_role(struct engine *engine, int32_t at, const struct record *record)
 {
     const struct event_type *type = &engine->plan->types[at];
@@ -177,7 +177,7 @@ static inline bool on_role(struct engine *engine, int32_t at, const struct recor
         && (type->role.role < ROLE_STARTED || push_found(engine, record->start, record->length, at, record->time));
 }
 
-/* Add an event up, and queue it if it is exported; false if there is no memory. */
+/* Add an event up, and queue it if it is exported; false without memory. */
 static inline bool on_tallied(struct engine *engine, int32_t at, const struct record *record)
 {
     struct event_type *type = &engine->plan->types[at];

@@ -26,7 +26,7 @@ MOST_HELD = 65_536
 
 
 class PagesParser(Protocol):
-    """Reads and walks pages: compiled (_pages) or in Python (pages).
+    """Reads and walks pages, as ``_pages.PageParser`` does.
 
     ``join`` joins the halves of calls and pairs that the parser keeps, up to a moment, and adds their sums to
     a batch. Halves that were ``queued`` since the last time wait for it.

@@ -66,8 +66,7 @@ class LineParser:
     these times. An unreadable line of a known event is such a loss too: if its text exceeds the kernel's
     buffer, it has no line end and has swallowed the next line.
 
-    Lines of layouts in ``recipes`` that were read before are only counted, if the package has its compiled
-    part: ``take`` gives them.
+    Lines of layouts in ``recipes`` that were read before are only counted: ``take`` gives them.
 
     Every pattern takes time linear in the length of a line, for any content. Costs about 2 µs an event with
     two arguments, and 0.1 µs one that is only counted. Not thread-safe.

@@ -1,4 +1,4 @@
-"""Reads single fields of a binary record, where the compiled walk is not built or leaves them to Python."""
+"""Reads single fields of a binary record, for the records that the engine hands to Python."""
 
 import struct
 from collections.abc import Callable, Mapping
