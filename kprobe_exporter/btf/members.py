@@ -17,7 +17,7 @@ from kprobe_exporter.grammar.members import MemberPath, Step
 MOST_NAMED = 12
 """Members that a message lists."""
 
-_MARKERS = "__cacheline_group_"  # marks of include/linux/cache.h, which hold nothing
+MARKERS = "__cacheline_group_"  # marks of include/linux/cache.h, which hold nothing
 _SHORT = 3  # characters; many structures have members with such names
 _ADDRESSES = ("x64", "u64", "s64")
 _TEXT = ("string", "ustring")
@@ -192,7 +192,7 @@ class _Walk:
 
         A member of an embedded structure may be meant, as ``__sk_common.skc_dport`` by ``skc_dport``.
         """
-        rows = [row for row in rows if not row.name.startswith(_MARKERS)]
+        rows = [row for row in rows if not row.name.startswith(MARKERS)]
         inner = {
             within.name: f"{row.name}.{within.name}"
             for row in rows

@@ -116,6 +116,16 @@ class Structures:
                     width, offset = bits, offset + first
             yield Row(self._types.text(name), number, offset, width)
 
+    def each_member(self) -> Iterator[tuple[str, Row]]:
+        """Yield the members of all structures whose name is theirs alone, each with the structure's name."""
+        numbers: dict[str, list[int]] = {}
+        for number in self._types.numbers(STRUCTURES):
+            if name := self._types.record(number).name:
+                numbers.setdefault(self._types.text(name), []).append(number)
+        for text, of_name in numbers.items():
+            if len(of_name) == 1:
+                yield from ((text, row) for row in self.rows(of_name[0]))
+
     def plain(self, number: int) -> int:
         """Return the number of a type without qualifiers, tags and typedefs."""
         for _ in range(_LONGEST_CHAIN):

@@ -24,6 +24,7 @@ COMMANDS = {
     "run": "Run the agent until SIGTERM or Ctrl-C.",
     "check": "Validate configurations; --live and --against show what kernels would make of them.",
     "doctor": "Show, or save, what this kernel and this container can and cannot do.",
+    "diff": "Show what differs between two saved kernels, and which probes that affects.",
     "list": "List what can be probed: functions and tracepoints.",
     "trace": "Trace one definition at the command line, as perf-tools' kprobe does.",
     "replay": "Print the metrics of saved trace text.",
