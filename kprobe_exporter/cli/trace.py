@@ -20,6 +20,7 @@ from kprobe_exporter.trace.loops import show_counts, write_objects
 from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.trace.resolve import resolve
+from kprobe_exporter.trace.save_pages import save_pages
 from kprobe_exporter.trace.session import TracedThreads, TraceSession, host_ids, own_instance, text_specs
 from kprobe_exporter.trace.text import show_format
 from kprobe_exporter.trace.text import trace as trace_text
@@ -45,6 +46,7 @@ class TraceOptions:
     by: tuple[str, ...]
     folded: bool
     flame: Path | None
+    trace_dat: Path | None
     emit: bool
     tracefs: Path | None
 
@@ -110,6 +112,12 @@ Examples:
     metavar="FILE",
     help="The same as a flame graph, an SVG that browsers show.",
 )
+@click.option(
+    "--trace-dat",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Record into a trace.dat, which trace-cmd report and KernelShark read.",
+)
 @click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")
 @tracefs_option
 @click.argument("definition", shell_complete=complete_definitions)
@@ -157,7 +165,8 @@ def _trace(
     if found.refused and not options.force:
         raise TracefsError("not traced because of the warning: give -F to try it all the same.")
     request = found.request
-    held = options.seconds is not None and not (options.as_json or options.count or options.profiles)
+    live = options.as_json or options.count or options.profiles or options.trace_dat is not None
+    held = options.seconds is not None and not live
     with (
         own_instance(
             files, probed_files, held=held, tgid=options.as_json, gives_up=lambda: out.stop.gives_up
@@ -186,15 +195,28 @@ def _trace(
                 narrowed = each or filter_text is not None
                 show_counts(session, probes, title, narrowed=narrowed, each=each)
         else:
-            specs = text_specs(request, filter_text, probed_files, instance.event_format)
-            if options.view:
-                show_format(instance, specs, out)
-            else:
-                header, stacks = options.headers, options.stacks
-                lost = trace_text(session, specs, request.title, header=header, stacks=stacks)
+            lost = _trace_text(session, probed_files, request, filter_text, options)
     if lost:
         why = "or had no stack" if options.profiles else "for the ring buffer was full"
         _warn(f"{lost:,} events were lost, {why}: a filter, -p or --count needs less.")
+
+
+def _trace_text(
+    session: TraceSession,
+    probed_files: ProbedFiles,
+    request: TraceRequest,
+    filter_text: str | None,
+    options: TraceOptions,
+) -> int:
+    """Trace the events as the kernel has them; return the number of lost events."""
+    specs = text_specs(request, filter_text, probed_files, session.instance.event_format)
+    title, stacks = request.title, options.stacks
+    if options.view:
+        show_format(session.instance, specs, session.out)
+        return 0
+    if options.trace_dat is not None:
+        return save_pages(session, specs, options.trace_dat, title, stacks=stacks)
+    return trace_text(session, specs, title, header=options.headers, stacks=stacks)
 
 
 def _parsed(definition: str, tracefs: Path | None) -> TraceRequest:
@@ -216,6 +238,7 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         "--count": options.count,
         "--emit-config": options.emit,
         "--folded or --flame": options.profiles,
+        "--trace-dat": options.trace_dat is not None,
     }
     chosen = [name for name, given in ways.items() if given]
     if len(chosen) > 1:
@@ -247,10 +270,11 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         raise UsageError("a pattern is many events, whose text would be mixed: give --count, or name one.")
     if target is not None and target.is_call and options.stacks and way == "--json":
         raise UsageError("the two events of a call have a stack each: trace its entry, as kprobe:FUNCTION.")
-    if options.flame is not None and not os.access(options.flame.parent, os.W_OK | os.X_OK):
-        # It is written when the trace ends: what was counted until then would be lost.
-        directory = one_line(str(options.flame.parent))
-        raise UsageError(f"--flame: no file can be made in {directory}: name one in another directory.")
+    for name, file in (("--flame", options.flame), ("--trace-dat", options.trace_dat)):
+        if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
+            # It is written when the trace ends: what was counted until then would be lost.
+            directory = one_line(str(file.parent))
+            raise UsageError(f"{name}: no file can be made in {directory}: name one in another directory.")
     if filter_text is not None and (not filter_text.strip() or not filter_text.isprintable()):
         raise UsageError("the filter is empty or no single line: write it as 'FIELD < 0'.")
 

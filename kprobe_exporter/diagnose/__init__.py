@@ -1,7 +1,7 @@
-"""What ``check`` and ``doctor`` find out. Only ``check --live --try`` changes anything, for a moment.
+"""The findings of ``check``, ``doctor`` and ``diff``. Only ``check --live --try`` changes anything, briefly.
 
 Takes a configuration, or the paths of a tracefs and of the root. Gives how ``run`` would attach each
 probe, and what a container denies to this process.
-May import config, elf, errors, grammar, identity, labels, model, plan, probing, symbols, tracefs and
+May import btf, config, elf, errors, grammar, identity, labels, model, plan, probing, symbols, tracefs and
 util.
 """

@@ -53,7 +53,7 @@ AT_ONCE = 16
 
 def show_format(instance: Instance, specs: Sequence[ProbeSpec], out: Output) -> None:
     """Print the ``format`` of the events: the fields that a filter can name. Raises TracefsError."""
-    with _installed(instance, specs) as probes, suppress(Gone):
+    with installed(instance, specs) as probes, suppress(Gone):
         for probe in probes:
             out.write(instance.read(f"events/{probe.system}/{probe.event}/format"))
 
@@ -66,7 +66,7 @@ def trace(
     If its seconds are given, events are buffered in the kernel for so long, and written at the end.
     """
     instance, out, seconds, look = session.instance, session.out, session.seconds, session.threads.look
-    with _installed(instance, specs) as probes:
+    with installed(instance, specs) as probes:
         if stacks:
             instance.write("options/stacktrace", "1")
         with open(instance.open_pipe(), "rb", buffering=0) as pipe:
@@ -194,7 +194,7 @@ def _one_line(text: bytes) -> bytes:
 
 
 @contextmanager
-def _installed(instance: Instance, specs: Sequence[ProbeSpec]) -> Iterator[list[Installed]]:
+def installed(instance: Instance, specs: Sequence[ProbeSpec]) -> Iterator[list[Installed]]:
     """Install the events, and remove them on exit. Their names need be unique only in this instance."""
     probes: list[Installed] = []
     with ExitStack() as stack:

@@ -7,7 +7,7 @@ import secrets
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -108,15 +108,25 @@ def _acl(file: int | Path) -> list[AclEntry]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, replacing it if it exists; what was there is not opened. Raises OSError.
+    """Write a file, as ``replaced_whole`` does. Raises OSError."""
+    with replaced_whole(path) as file:
+        file.write(data)
 
-    So no link that another user made is followed, and a definitions file of the kernel is never truncated.
-    No other user can predict the temporary name, and so prevent the writing by a file of that name.
+
+@contextmanager
+def replaced_whole(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
+    """Yield a file that takes the place of ``path`` when the block ends without an error. Raises OSError.
+
+    What was there is not opened: so no link that another user made is followed, and a definitions file of the
+    kernel is never truncated. No other user can predict the temporary name, and so prevent the writing by a
+    file of that name. A ``private`` file is its owner's alone.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as file:
-            file.write(data)
+            if private:
+                os.fchmod(file.fileno(), 0o600)
+            yield file
         temporary.replace(path)
     except OSError:
         with suppress(OSError):
