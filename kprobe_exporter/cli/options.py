@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.errors import TracefsError, one_line
 from kprobe_exporter.grammar.lexis import SECONDS
 from kprobe_exporter.service import logs
 
@@ -68,3 +68,8 @@ def kernel_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise TracefsError(f"unexpected error from the kernel: {error}.") from error
+
+
+def tell(sentence: str) -> None:
+    """Write a sentence for the user to stderr."""
+    click.echo(f"kprobe-exporter: {one_line(sentence)}", err=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from kprobe_exporter.cli.completion import complete_definitions
-from kprobe_exporter.cli.options import Seconds, kernel_errors, tracefs_option
+from kprobe_exporter.cli.options import Seconds, kernel_errors, tell, tracefs_option
 from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_line
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.service import logs
@@ -21,7 +21,7 @@ from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.trace.resolve import resolve
 from kprobe_exporter.trace.save_pages import save_pages
-from kprobe_exporter.trace.session import TracedThreads, TraceSession, host_ids, own_instance, text_specs
+from kprobe_exporter.trace.session import Scope, TraceSession, text_specs, trace_session
 from kprobe_exporter.trace.text import show_format
 from kprobe_exporter.trace.text import trace as trace_text
 from kprobe_exporter.tracefs.files import MountedTracefs
@@ -159,7 +159,7 @@ def _trace(
     found = resolve(request, files, probed_files=probed_files)
     translated = request.definition.warnings if request.definition else ()
     for note in (*(f"{warning}." for warning in translated), *found.notes):
-        _tell(f"note: {note}")
+        tell(f"note: {note}")
     for warning in (*found.warnings, *([found.refused] if found.refused else [])):
         _warn(warning)
     if found.refused and not options.force:
@@ -167,16 +167,10 @@ def _trace(
     request = found.request
     live = options.as_json or options.count or options.profiles or options.trace_dat is not None
     held = options.seconds is not None and not live
-    with (
-        own_instance(
-            files, probed_files, held=held, tgid=options.as_json, gives_up=lambda: out.stop.gives_up
-        ) as (instance, kib),
-        host_ids(files, needed=options.each) as ids,
-    ):
-        threads = TracedThreads(instance, options.pid, options.tid, ids)
-        if (one := threads.translated.get(options.tid or options.pid or 0)) is not None:
-            _tell(f"note: events have the host's thread ids, in which {options.tid or options.pid} is {one}.")
-        session = TraceSession(instance, kib, threads, out, options.seconds, _warn)
+    scope = Scope(options.pid, options.tid)
+    with trace_session(
+        files, probed_files, scope, out, options.seconds, tell, held=held, tgid=options.as_json
+    ) as session:
         lost = 0
         if options.as_json or options.count or options.profiles:
             by = options.by if options.count else None
@@ -187,7 +181,7 @@ def _trace(
                 profile = count_stacks(
                     session, probes, request.title, each=options.each, user=options.user_stacks
                 )
-                _tell(write_profile(profile, out, folded_text=options.folded, flame=options.flame))
+                tell(write_profile(profile, out, folded_text=options.folded, flame=options.flame))
                 lost = profile.lost
             else:
                 title = f"{request.title}{f' if {filter_text}' if filter_text else ''}"
@@ -280,8 +274,4 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
 
 
 def _warn(sentence: str) -> None:
-    _tell(f"warning: {sentence}")
-
-
-def _tell(sentence: str) -> None:
-    click.echo(f"kprobe-exporter: {one_line(sentence)}", err=True)
+    tell(f"warning: {sentence}")

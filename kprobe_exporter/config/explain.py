@@ -49,14 +49,16 @@ _SENTENCES: Mapping[str, str] = {
 """The kind of an error to its sentence, which names values of the error's context."""
 
 
-def explain(source: YamlSource, error: ValidationError) -> Iterator[Problem]:
-    """Yield the problems behind a failed validation of a source's document."""
+def explain(
+    source: YamlSource, error: ValidationError, document: type[Strict] = Document
+) -> Iterator[Problem]:
+    """Yield the problems behind a failed validation of a source as a ``document``."""
     for found in error.errors(include_url=False):
         loc, path = found["loc"], source.resolve(found["loc"])
         if found["type"] == "missing":
             yield source.problem((*path, loc[-1]), f"the key {loc[-1]!r} is missing")
         elif found["type"] == "extra_forbidden":
-            yield source.problem(path, _unknown(path[:-1], path[-1]), at_key=True)
+            yield source.problem(path, _unknown(path[:-1], path[-1], document), at_key=True)
         else:
             column, at_key = found.get("ctx", {}).get("column", 0), loc[-1:] == ("[key]",)
             yield source.problem(path, _sentence(found, path), column=column, at_key=at_key)
@@ -80,16 +82,16 @@ def _sentence(found: ErrorDetails, path: Path) -> str:
     return _SENTENCES.get(kind, "{msg}").format(msg=found["msg"], **details)
 
 
-def _unknown(path: Path, key: object) -> str:
-    model = _model(path)
+def _unknown(path: Path, key: object, document: type[Strict]) -> str:
+    model = _model(path, document)
     elsewhere = _ELSEWHERE.get(model, {})
     hint = next((f": {place}" for other, place in elsewhere.items() if key in _fields(other)), None)
     return f"unknown key {key_text(path, key)}{hint or nearest(key, _fields(model))}"
 
 
-def _model(path: Path) -> type[Strict]:
+def _model(path: Path, document: type[Strict]) -> type[Strict]:
     """Return the model of the mapping at a path. Steps that lead to no other model are names."""
-    model: type[Strict] = Document
+    model = document
     for step in path:
         if isinstance(step, str) and (field := _fields(model).get(step)):
             model = next(_models_in(field.annotation), model)

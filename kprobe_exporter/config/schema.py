@@ -277,17 +277,21 @@ class Document(Strict):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a configuration file, for editors and linters."""
+    """Return the JSON Schema of a configuration file, for editors and linters."""
     metric = {
         "counter": "open_errors_total",
         "help": "Calls of open that failed.",
         "labels": {"errno": {"field": "return", "decode": "errno"}},
     }
     probe = {"name": "open", "attach": "kretprobe:do_sys_openat2", "filter": "return < 0"}
+    return {**described(Document), "examples": [{"probes": [{**probe, "metrics": [metric]}]}]}
+
+
+def described(model: type[Strict]) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of files of this model."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Document.model_json_schema(by_alias=True, schema_generator=_Described),
-        "examples": [{"probes": [{**probe, "metrics": [metric]}]}],
+        **model.model_json_schema(by_alias=True, schema_generator=_Described),
     }
 
 

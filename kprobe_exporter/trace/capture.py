@@ -7,17 +7,28 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
+from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
 from kprobe_exporter.config.model import Attach, Label, Metric, Probe, Settings
 from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.labels import decoders
 from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.records import COMMON_COMM, Batch, Layout
-from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe, recorded
+from kprobe_exporter.plan import (
+    Kernel,
+    ProbePlan,
+    plan_probe,
+    recorded,
+    wants_symbols,
+    wants_tgid,
+)
 from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.probing.event_source import BufferReader, EventSource, choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
@@ -86,14 +97,19 @@ class Capture:
 
 @contextmanager
 def collected(
-    session: TraceSession, probes: Sequence[Probe], deliver: Callable[[Batch], None], *, single: bool = False
+    session: TraceSession,
+    probes: Sequence[Probe],
+    deliver: Callable[[Batch], None],
+    *,
+    single: bool = False,
+    all_fields: bool = False,
 ) -> Iterator[Capture]:
     """Install the probes without enabling them; stop recording on exit. Raises TracefsError.
 
     The session's instance removes the probes: all at once takes less time than one after the other.
     Matches of a pattern that the kernel refuses are left out, with a warning that sums them up.
     Where possible the records are added up as they are read. With ``single`` they come one by one, with
-    their process, and with all readable fields of a tracepoint for which no fetch arguments are given.
+    their process. ``all_fields``: a tracepoint without fetch arguments has all its readable fields.
     """
     instance = session.instance
     symbols = Symbols(instance.files)
@@ -107,20 +123,21 @@ def collected(
     capture = Capture([], [], None, frozenset(probe.name for probe in found) - named, session.warn)
     refused: dict[str, str] = {}
     layouts: dict[Layout, str] = {}
-    recipes: dict[int, Recipe] = {}
+    sums = _Sums({}, {})
+    known = decoders(symbols.text, Pods(), kernel.types.words)
 
     def paired(batch: Batch) -> None:
         deliver(capture.pairing.pair(batch))
 
     try:
         for each in found:
-            probe = _fetching_all(each, kernel) if single else each
-            plan = plan_probe(probe, NAMESPACE, DECODERS, kernel, layout_ids)
+            plan = plan_probe(
+                _fetching_all(each, kernel) if all_fields else each, NAMESPACE, known, kernel, layout_ids
+            )
             one_of_many = each.name in capture.matched
-            others = [part.spec for part in capture.parts]
             # Explaining a refusal reads all symbols of the kernel, which is too slow for each match.
             explain = _plain if one_of_many else resolver.explain
-            attached, reasons = settle(instance, plan, taken, others, explain)
+            attached, reasons = settle(instance, plan, taken, [part.spec for part in capture.parts], explain)
             if attached is None:
                 if not one_of_many:
                     raise TracefsError(" ".join(f"{target}: {why}" for target, why in reasons.items()))
@@ -132,23 +149,40 @@ def collected(
             layouts |= {part.layout: part.system for part in attached.parts}
             if attached.joined is not None:
                 capture.pairing.add(attached.joined)
-            elif not single and (
-                recipe := source_recipe(attached.layout, plan.metrics, attached.residual_filter)
-            ):
-                recipes[attached.layout.layout_id] = recipe
+            if not single:
+                sums.add(plan, attached)
         capture.leave_out(refused, len(found))
         if layouts:
-            if any(layout.caller or layout.stack for layout in layouts):
+            if wants_symbols(found) or any(layout.caller or layout.stack for layout in layouts):
                 symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
             buffers = BufferReader(instance, event_source, paired, session.buffer_kib)
             capture.pipe = buffers.pipe
             filters = record_filters(one.part_filters for one in capture.attached)
-            buffers.prepare(symbols, layouts, recipes, filters, tgid=single)()
+            tgid = single or wants_tgid(found)
+            buffers.prepare(symbols, layouts, sums.recipes, filters, Joins(sums.joins), tgid=tgid)()
         yield capture
     finally:
         if capture.pipe is not None:
             capture.pipe.close()
         instance.stop_recording()
+
+
+class _Sums(NamedTuple):
+    """What the source adds up by itself, and the calls and pairs that it joins for that, by layout_id."""
+
+    recipes: dict[int, Recipe]
+    joins: dict[int, JoinRecipe]
+
+    def add(self, plan: ProbePlan, attached: Attached) -> None:
+        """Have the source add up the records of a probe, if it can."""
+        layout, only = attached.layout, attached.residual_filter
+        if attached.joined is None:
+            if recipe := source_recipe(layout, plan.metrics, only):
+                self.recipes[layout.layout_id] = recipe
+            return
+        join = join_recipe(attached.joined, plan.metrics, only, attached.part_filters)
+        if not isinstance(join, str):
+            self.joins[layout.layout_id] = join._replace(make=joined_record(attached.joined))
 
 
 def _pages(instance: Instance, symbols: Symbols, planned: Sequence[Probe]) -> EventSource:

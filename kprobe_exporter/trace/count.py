@@ -12,12 +12,15 @@ from kprobe_exporter.config.model import Probe
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.records import Batch
 from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts
-from kprobe_exporter.trace.capture import MOST, NAMESPACE, Capture
+from kprobe_exporter.trace.capture import NAMESPACE, Capture
 from kprobe_exporter.trace.emit import BY
 
 RETURNS = tuple(float(bound) for bound in (0, *(1 << power for power in range(41))))
 DURATIONS = tuple((1 << power) / 1e6 for power in range(26))
 """Bucket bounds: powers of two for return values; powers of two of µs, in seconds, for durations."""
+
+MOST_SERIES = 10_000
+"""Label sets of all metrics; those beyond are counted as ``__overflow__``."""
 
 HISTORY = 60
 """Rates that are kept for the sparkline."""
@@ -59,22 +62,22 @@ def counting(probe: Probe, *, narrowed: bool) -> Probe:
     return replace(made, aggregate="events") if narrowed else made
 
 
-class TraceCounts:
-    """The numbers of a trace: of each hit, or if ``narrowed``, of events that pass. Not thread-safe."""
+class Counts:
+    """The numbers of a session's probes: of each hit, or if ``narrowed``, of events that pass.
 
-    def __init__(self, title: str, narrowed: bool) -> None:
-        self._title, self._narrowed = title, narrowed
-        self._aggregator = Aggregator(NAMESPACE, SeriesLimits(MOST, MOST), name_of)
-        self._last: Counter[str] = Counter()
-        self._last_at = 0.0
-        self._rates: deque[float] = deque(maxlen=HISTORY)
-        self._shown: dict[str, str] = {}
+    ``shown`` maps a probe to its target. Not thread-safe.
+    """
+
+    def __init__(self, narrowed: bool) -> None:
+        self._narrowed = narrowed
+        self._aggregator = Aggregator(NAMESPACE, SeriesLimits(MOST_SERIES, MOST_SERIES), name_of)
+        self.shown: dict[str, str] = {}
         self._recorded: set[str] = set()
 
     def attach(self, collected: Capture) -> None:
         """Register the installed probes, before their events come."""
         for plan, attached in zip(collected.plans, collected.attached, strict=True):
-            self._shown[plan.probe.name] = attached.spec.target.partition(":")[2]
+            self.shown[plan.probe.name] = attached.spec.target.partition(":")[2]
             if attached.spec.plan == "events":
                 self._recorded.add(plan.probe.name)
             self._aggregator.declare(plan.metrics)
@@ -95,13 +98,32 @@ class TraceCounts:
         recorded = self._aggregator.recorded(counted_by_trigger)
         self._aggregator.update_kernel(replace(counts, recorded=recorded))
 
+    def numbers(self) -> tuple[Numbers, dict[str, int]]:
+        """Return all numbers, and how many events each probe had.
+
+        The kernel's hits include this thread's own, and calls that have not returned. So they count only
+        where nothing else is recorded.
+        """
+        numbers = self._aggregator.copy()
+        alone = set() if self._narrowed else numbers.events.keys() - self._recorded
+        return numbers, numbers.events | {
+            probe: numbers.hits.get(probe, numbers.events[probe]) for probe in alone
+        }
+
+
+class TraceCounts(Counts):
+    """The numbers of a trace, for the table of ``--count``."""
+
+    def __init__(self, title: str, narrowed: bool) -> None:
+        super().__init__(narrowed)
+        self._title = title
+        self._last: Counter[str] = Counter()
+        self._last_at = 0.0
+        self._rates: deque[float] = deque(maxlen=HISTORY)
+
     def table(self, seconds: float, *, last: bool = False) -> CountTable:
         """Return the numbers ``seconds`` after the start; with ``last``, rates are over the whole trace."""
-        numbers = self._aggregator.copy()
-        # The histogram and the errors are those of recorded events. The kernel's hits include this thread's
-        # own, and calls that have not returned.
-        alone = set() if self._narrowed else numbers.events.keys() - self._recorded
-        counted = numbers.events | {probe: numbers.hits.get(probe, numbers.events[probe]) for probe in alone}
+        numbers, counted = self.numbers()  # the histogram and the errors are those of recorded events
         if last:
             self._last, self._last_at = Counter(), 0
         passed = max(seconds - self._last_at, 1e-3)
@@ -112,7 +134,7 @@ class TraceCounts:
         probes = sorted(counted, key=lambda probe: (-counted[probe], probe))
         rows = [
             CountRow(
-                self._shown[probe],
+                self.shown[probe],
                 rates[probe],
                 counted[probe],
                 _errors(numbers, probe),

@@ -9,9 +9,10 @@ from contextlib import suppress
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.trace.capture import Capture, collected, each_event
-from kprobe_exporter.trace.count import CountTable, TraceCounts, counting
-from kprobe_exporter.trace.objects import Objects
+from kprobe_exporter.trace.count import Counts, TraceCounts, counting
+from kprobe_exporter.trace.objects import show_object
 from kprobe_exporter.trace.output import Gone, Output
+from kprobe_exporter.trace.record_lines import Lines
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import columns, draw
 from kprobe_exporter.tracefs.poller import counted_by_trigger, read_counts
@@ -25,15 +26,16 @@ REDRAW = 1.0
 
 def write_objects(session: TraceSession, probes: Sequence[Probe], *, stacks: bool) -> int:
     """Write each event as a JSON object; return the number of lost events."""
-    objects = Objects(session.out.write_raw, stacks=stacks)
+    lines = Lines(session.out.write_raw, stacks=stacks)
     wanted = [each_event(probe, stacks=stacks) for probe in probes]
-    with collected(session, wanted, objects.consume, single=True) as capture:
+    with collected(session, wanted, lines.consume, single=True, all_fields=True) as capture:
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
             spec = attached.spec
-            objects.add(plan.probe.name, attached.layout, spec.kind, spec.target, attached.residual_filter)
+            show = show_object(plan.probe.name, attached.layout, spec.kind, spec.target)
+            lines.add(attached.layout, show, attached.residual_filter)
         with suppress(Gone):
             run_until_end(session, capture, lambda passed: None)
-            objects.finish()
+            lines.finish()
         stats = buffer_stats(session.instance.files, session.instance.path)
     return stats.overrun + stats.dropped
 
@@ -48,46 +50,57 @@ def show_counts(
     """
     counts = TraceCounts(title, narrowed)
     wanted = [counting(probe, narrowed=each) for probe in probes]
-    screen = _Screen(session.out)
+    screen = Screen(session.out)
     with collected(session, wanted, counts.consume) as capture:
         counts.attach(capture)
 
         def redraw(passed: float, *, last: bool = False) -> None:
-            try:
-                kernel = read_counts(session.instance, capture.parts)
-                counts.update(kernel, counted_by_trigger(capture.parts))
-            except OSError as error:
-                raise TracefsError(f"the kernel's counts cannot be read: {error.strerror}.") from None
+            read_hits(session, capture, counts)
             table = counts.table(passed, last=last)
             if session.out.terminal or last:
-                screen.draw(table)
+                width, height = screen.size() or (max(100, columns(table) + 1) - 1, 999)
+                screen.draw(draw(table, width, height, color=wants_color(session.out)))
 
         with suppress(Gone):
             redraw(run_until_end(session, capture, redraw), last=True)
 
 
-class _Screen:
-    """Draws the table; on a terminal over the previous one."""
+def read_hits(session: TraceSession, capture: Capture, counts: Counts) -> None:
+    """Have the kernel's counts taken over. Raises TracefsError."""
+    try:
+        kernel = read_counts(session.instance, capture.parts)
+        counts.update(kernel, counted_by_trigger(capture.parts))
+    except OSError as error:
+        raise TracefsError(f"the kernel's counts cannot be read: {error.strerror}.") from None
 
-    def __init__(self, out: Output) -> None:
-        self._out, self._color = out, wants_color(out)
+
+class Screen:
+    """Writes blocks of lines; on a terminal each ``over`` the previous one."""
+
+    def __init__(self, out: Output, *, over: bool = True) -> None:
+        self._out, self._over = out, over and out.terminal
         self._lines = 0
 
-    def draw(self, table: CountTable) -> None:
-        size = (max(100, columns(table) + 1), 1000)
-        width, height = shutil.get_terminal_size() if self._out.terminal else size
-        lines = draw(table, max(20, width - 1), max(4, height - 1), color=self._color)
+    def size(self) -> tuple[int, int] | None:
+        """Return the columns and the lines that a block may have on a terminal; None elsewhere."""
+        if not self._out.terminal:
+            return None
+        width, height = shutil.get_terminal_size()
+        return max(20, width - 1), max(4, height - 1)
+
+    def draw(self, lines: Sequence[str]) -> None:
         up = f"\x1b[{self._lines}A" if self._lines else ""
-        over = f"\r{up}\x1b[J" if self._out.terminal else ""
-        self._out.write_raw((over + "".join(f"{line}\n" for line in lines)).encode())
+        over = f"\r{up}\x1b[J" if self._over else ""
+        self._out.write_raw((over + "".join(f"{line}\n" for line in lines)).encode(errors="backslashreplace"))
         self._lines = len(lines)
 
 
 def run_until_end(
     session: TraceSession,
     capture: Capture,
-    every_second: Callable[[float], None],
+    every_interval: Callable[[float], None],
     paused: Callable[[], None] = lambda: None,
+    interval: float | None = REDRAW,
 ) -> float:
     """Enable, read until the session ends, disable, read the rest; return the seconds it was enabled.
 
@@ -98,15 +111,18 @@ def run_until_end(
     started = time.monotonic()
     drawn = passed = 0.0
     while not out.stop.is_set() and (seconds is None or passed < seconds):
-        left = TURN if seconds is None else min(TURN, seconds - passed)
+        ends = [] if interval is None else [drawn + interval]
+        ends += [] if seconds is None else [seconds]
+        left = min([TURN, *(end - passed for end in ends)])
         out.stop.wait_for(capture.pipe.descriptors if capture.pipe else (), left, out.watched)
         if capture.pipe is not None:
             capture.pipe.empty(last=False)
         session.threads.look()
         passed = time.monotonic() - started
-        if passed - drawn >= REDRAW:
-            every_second(passed)
-            drawn = passed
+        ending = seconds is not None and passed >= seconds
+        if interval is not None and passed - drawn >= interval and not ending:
+            every_interval(passed)
+            drawn += interval * ((passed - drawn) // interval)
     for attached in capture.attached:
         attached.pause()
     paused()

@@ -100,6 +100,18 @@ class TracedThreads:
         self._known |= tids
 
 
+class Scope(NamedTuple):
+    """The threads that a trace is limited to: those of a process, or one; None for all."""
+
+    pid: int | None = None
+    tid: int | None = None
+
+    @property
+    def narrows(self) -> bool:
+        """Whether only some threads are traced, so that each event has to be recorded."""
+        return self.pid is not None or self.tid is not None
+
+
 class TraceSession(NamedTuple):
     """A trace in its instance, with ``buffer_kib`` per CPU; it ends after ``seconds`` or by Ctrl-C.
 
@@ -152,6 +164,36 @@ def host_ids(files: Tracefs, *, needed: bool) -> Iterator[HostIds | None]:
         return
     with acquire_for_trace(files) as instance:
         yield HostIds(instance)
+
+
+@contextmanager
+def trace_session(
+    files: Tracefs,
+    probed_files: ProbedFiles,
+    scope: Scope,
+    out: Output,
+    seconds: float | None,
+    tell: Callable[[str], None],
+    *,
+    held: bool = False,
+    tgid: bool,
+) -> Iterator[TraceSession]:
+    """Yield a session in an instance of its own, limited to the threads of ``scope``; remove it on exit.
+
+    ``tell`` is called with notes and warnings for the user. Raises TracefsError and StartError.
+    """
+    with (
+        own_instance(files, probed_files, held=held, tgid=tgid, gives_up=lambda: out.stop.gives_up) as (
+            instance,
+            kib,
+        ),
+        host_ids(files, needed=scope.narrows) as ids,
+    ):
+        threads = TracedThreads(instance, scope.pid, scope.tid, ids)
+        wanted = scope.tid or scope.pid or 0
+        if (one := threads.translated.get(wanted)) is not None:
+            tell(f"note: events have the host's thread ids, in which {wanted} is {one}.")
+        yield TraceSession(instance, kib, threads, out, seconds, lambda why: tell(f"warning: {why}"))
 
 
 def text_specs(

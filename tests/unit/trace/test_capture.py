@@ -137,7 +137,7 @@ def test_all_fields_of_a_tracepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     wanted = [each_event(probe, stacks=False)]
     with (
         Instance.acquire(kernel, NAME) as instance,
-        collected(session(instance, print), wanted, lambda batch: None, single=True) as made,
+        collected(session(instance, print), wanted, lambda batch: None, single=True, all_fields=True) as made,
     ):
         [attached] = made.attached
         names = {arg.name for arg in attached.layout.args}

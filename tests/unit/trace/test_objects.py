@@ -14,8 +14,9 @@ from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import Batch, Layout, Record
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
-from kprobe_exporter.trace import objects as module
-from kprobe_exporter.trace.objects import Objects, json_value
+from kprobe_exporter.trace import record_lines as module
+from kprobe_exporter.trace.objects import json_value, show_object
+from kprobe_exporter.trace.record_lines import Lines
 
 ENTRY = Layout(0, "mine", "mine", "entry", "vfs_read", args=(Arg("name", "str"), Arg("comm", "str")))
 RETURNED = Arg("duration", "int"), Arg("return", "int"), Arg("comm", "str")
@@ -32,9 +33,9 @@ def shown(
 ) -> list[dict[str, Any]]:
     """Return the objects written for some batches, whose calls pass the filter ``of_calls``."""
     written: list[bytes] = []
-    objects = Objects(written.append, stacks=stacks)
-    objects.add("mine", ENTRY, "kprobe", "kprobe:vfs_read")
-    objects.add("mine", JOINED, "call", "call:vfs_read", of_calls)
+    objects = Lines(written.append, stacks=stacks)
+    objects.add(ENTRY, show_object("mine", ENTRY, "kprobe", "kprobe:vfs_read"))
+    objects.add(JOINED, show_object("mine", JOINED, "call", "call:vfs_read"), of_calls)
     for batch in batches:
         objects.consume(batch)
     if finish:
@@ -68,8 +69,9 @@ def test_a_call() -> None:
 
 def test_a_programs_error_is_a_number() -> None:
     written: list[bytes] = []
-    objects = Objects(written.append, stacks=False)
-    objects.add("mine", replace(JOINED, returns=PROGRAMS), "ucall", "ucall:/bin/sh:f")
+    objects = Lines(written.append, stacks=False)
+    layout = replace(JOINED, returns=PROGRAMS)
+    objects.add(layout, show_object("mine", layout, "ucall", "ucall:/bin/sh:f"))
     objects.consume(Batch([(1, 5, 3, 11, 10, b"main", 1500, -9, b"cat")]))
     objects.finish()
     assert json.loads(written[0])["error"] == "-9"

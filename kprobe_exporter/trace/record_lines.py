@@ -1,0 +1,77 @@
+"""Writes records as lines, each with its stack, which may come after the record."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from kprobe_exporter.aggregate.recipes import passes
+from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.records import LAYOUT_ID, Batch, Layout, Record
+
+MOST_WAITING = 4096
+"""The largest number of events that wait for their stacks."""
+
+Frames: TypeAlias = tuple[bytes, ...]
+Show: TypeAlias = Callable[[Record, Frames], str]
+"""Returns the lines of a record with its stack, which is empty without one."""
+
+
+class Lines:
+    """Writes each record as lines. With ``stacks``, an event waits for its stack for at most one batch.
+
+    At most ``most`` records are written, None for all; ``finished`` is called after the last one. Not
+    thread-safe.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        *,
+        stacks: bool,
+        most: int | None = None,
+        finished: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._write = write
+        self._stacks = stacks
+        self._left, self._finished = most, finished
+        self._shows: dict[int, Show] = {}
+        self._passes: dict[int, Callable[[Record], bool]] = {}
+        self._waiting: list[Record] = []
+
+    def add(self, layout: Layout, show: Show, *conditions: Where | None) -> None:
+        """Register a layout before its records come; the kernel could not evaluate the ``conditions``."""
+        self._shows[layout.layout_id] = show
+        tests = [passes(layout, condition) for condition in conditions if condition is not None]
+        if tests:
+            self._passes[layout.layout_id] = lambda record: all(test(record) for test in tests)
+
+    def consume(self, batch: Batch) -> None:
+        """Write the events that are complete."""
+        if not self._stacks:
+            self._put(batch.records, {})
+            return
+        frames = {id(record): stack for record, stack in batch.stacks}
+        ready = self._waiting
+        if len(batch.records) > MOST_WAITING:
+            ready, batch.records = ready + batch.records[:-MOST_WAITING], batch.records[-MOST_WAITING:]
+        there = [record for record in batch.records if id(record) in frames]
+        last = batch.records.index(there[-1]) + 1 if there else 0
+        self._waiting = batch.records[last:]
+        self._put([*ready, *batch.records[:last]], frames)
+
+    def finish(self) -> None:
+        """Write the waiting events: no further stacks will come."""
+        self._put(self._waiting, {})
+        self._waiting = []
+
+    def _put(self, records: list[Record], frames: Mapping[int, Frames]) -> None:
+        passes = self._passes
+        if passes:
+            records = [one for one in records if (test := passes.get(one[LAYOUT_ID])) is None or test(one)]
+        if self._left is not None:
+            records = records[: self._left]
+            self._left -= len(records)
+        lines = [self._shows[record[LAYOUT_ID]](record, frames.get(id(record), ())) for record in records]
+        if lines:
+            self._write(("\n".join(lines) + "\n").encode(errors="backslashreplace"))
+        if self._left == 0:
+            self._finished()
