@@ -3,13 +3,12 @@
 Takes the words of a command line. Gives its output and an exit status; an error that the user can fix
 becomes one sentence, without a traceback.
 May import agent, config, diagnose, errors, grammar, labels, probing, replay, service, symbols,
-symbols/listing, trace, tracefs and util.
+symbols/listing, tools, trace, tracefs and util.
 """
 
 import gc
 import importlib
 import sys
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 from kprobe_exporter import __version__
 from kprobe_exporter.cli.completion import completion_option
+from kprobe_exporter.cli.named import NamedCommands
 from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterError, UsageError, one_line
 
 COMMANDS = {
@@ -27,6 +27,7 @@ COMMANDS = {
     "diff": "Show what differs between two saved kernels, and which probes that affects.",
     "list": "List what can be probed: functions and tracepoints.",
     "trace": "Trace one definition at the command line, as perf-tools' kprobe does.",
+    "tool": "Run a terminal tool, as bcc has them: execsnoop, biolatency, tcptop, …",
     "replay": "Print the metrics of saved trace text.",
     "cleanup": "Remove what killed agents left in the kernel.",
     "schema": "Print the JSON Schema of the configuration.",
@@ -35,7 +36,7 @@ COMMANDS = {
 WRONG_USAGE = 2
 
 
-class Commands(click.Group):
+class Commands(NamedCommands):
     """Imports a command's module only when the command is used: ``check`` needs no HTTP server."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -49,14 +50,6 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return _imported(name) if name in COMMANDS else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve as click does, but suggest a command for a word that resembles one."""
-        if args and args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -1,0 +1,260 @@
+"""Loads a tool's file, fills in its options, and makes the configuration that it is."""
+
+import pwd
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from kprobe_exporter.config.explain import explain
+from kprobe_exporter.config.sites import BUILT_IN
+from kprobe_exporter.config.yaml_source import YamlSource
+from kprobe_exporter.errors import ConfigError, GrammarError, UsageError
+from kprobe_exporter.grammar.formula_parser import parse_formula
+from kprobe_exporter.grammar.lexis import NAME
+from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.tools.columns import Column, column_of
+from kprobe_exporter.tools.tool_model import OptionModel, OptionType, ToolModel
+
+FOLDER = Path(__file__).parent
+"""The tools that come with this program."""
+
+FILLED = ("global", "probes", "columns", "where")
+"""The keys of a file in which ``{NAME}`` stands for an option's value."""
+
+ON_CALLS, ON_RETURNS = ("call", "ucall", "syscall"), ("kretprobe", "uretprobe", "fexit")
+"""Kinds of targets whose events have a duration and a return value, or a return value alone."""
+
+Document = dict[str, Any]
+Values = Mapping[str, object]
+"""The values of options by their names; those that are not given are None, or False."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool with the values of its options.
+
+    ``configuration`` is the one of the agent that counts or exports the same, as data.
+    """
+
+    name: str
+    model: ToolModel
+    columns: tuple[Column, ...]
+    configuration: Document
+
+    @property
+    def text(self) -> str:
+        """The configuration in YAML."""
+        return yaml.dump(
+            self.configuration, Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True, indent=2
+        )
+
+
+def tool_names() -> list[str]:
+    """Return the names of the tools that come with this program."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_tool(path: Path, values: Values | None = None) -> Tool:
+    """Load a tool's file with these values of its options. Raises ConfigError and UsageError."""
+    source = YamlSource(str(path), path.read_bytes())
+    if source.readable:
+        raise ConfigError(source.readable)
+    data = source.data if isinstance(source.data, dict) else {}
+    written = data.get("options")
+    options: Document = written if isinstance(written, dict) else {}
+    given = {name: value for name, value in (values or {}).items() if value not in (None, False)}
+    texts = {name: _text(name, option, given.get(name)) for name, option in options.items()}
+    filled = {key: _filled(value, texts) if key in FILLED else value for key, value in data.items()}
+    try:
+        model = ToolModel.model_validate(filled, context={"decoders": DECODERS})
+    except ValidationError as error:
+        raise ConfigError(list(explain(source, error, ToolModel))) from None
+    chosen = {name: option for name, option in model.options.items() if name in given}
+    columns = tuple(
+        column_of(title, column)
+        for title, column in model.columns.items()
+        if isinstance(column, str) or column.option is None or column.option in given
+    )
+    return Tool(path.stem, model, columns, _configuration(filled, model, columns, chosen, texts))
+
+
+def _text(name: str, option: object, value: object) -> str:
+    """Return the text in place of ``{NAME}``; "" for an option without a value and a default."""
+    if not isinstance(option, dict):
+        return ""
+    if value is None:
+        value = option.get("default")
+    elif value is True:
+        value = option.get("then")
+    else:
+        return kernel_value(name, option.get("type", "flag"), str(value))
+    return "" if value is None else str(value)
+
+
+def kernel_value(name: str, kind: OptionType, text: str) -> str:
+    """Return an option's value as probes and conditions take it. Raises UsageError."""
+    try:
+        match kind:
+            case "disk":
+                major, _, minor = Path(f"/sys/class/block/{Path(text).name}/dev").read_text().partition(":")
+                return str(int(major) << 20 | int(minor))
+            case "signal":
+                number = text.upper().removeprefix("SIG")
+                return str(int(text) if text.isdigit() else signal.Signals[f"SIG{number}"].value)
+            case "user":
+                return str(int(text) if text.isdigit() else pwd.getpwnam(text).pw_uid)
+            case "address":
+                return str(ip_address(text))
+            case "time":
+                return format(Decimal(text), "f")
+    except (OSError, KeyError, ValueError):
+        raise UsageError(f"--{name}: there is no {kind} {text!r}.") from None
+    if not text.isprintable() or '"' in text or len(text) > 255:
+        raise UsageError(f"--{name}: the text has a quotation mark or is no single line: leave it out.")
+    return text
+
+
+def _filled(value: Any, texts: Mapping[str, str]) -> Any:
+    """Return a value with ``{NAME}`` replaced in all strings below it; a number that this makes is one."""
+    if isinstance(value, dict):
+        return {_filled(key, texts): _filled(one, texts) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_filled(one, texts) for one in value]
+    if not isinstance(value, str):
+        return value
+    filled = re.sub(r"\{([a-z][a-z0-9-]*)\}", lambda found: texts.get(found[1], found[0]), value)
+    return int(filled) if filled != value and re.fullmatch("[0-9]{1,18}", filled) else filled
+
+
+def _configuration(
+    data: Document,
+    model: ToolModel,
+    columns: tuple[Column, ...],
+    chosen: Mapping[str, OptionModel],
+    texts: Mapping[str, str],
+) -> Document:
+    """Return the configuration of the agent with which it exports the rows, or feeds the metrics."""
+    wheres = [_filled(one.where, texts) for one in chosen.values() if one.where is not None]
+    filters = [_filled(one.filter, texts) for one in chosen.values() if one.filter is not None]
+    labels: Document = {}
+    for one in chosen.values():
+        written = one.model_dump(exclude_unset=True).get("labels", {})
+        labels |= written if isinstance(written, dict) else {name: name for name in written}
+    enabled = {name for one in chosen.values() for name in one.enables}
+    made: Document = {key: data[key] for key in ("global",) if key in data}
+    if model.view == "rows":
+        made["otlp"] = {}
+        wheres = [*([model.where] if model.where else []), *wheres]
+    made["probes"] = probes = []
+    for written in data["probes"]:
+        probe = dict(written)
+        if probe.get("name") in enabled:
+            probe["enabled"] = True
+        if filters:
+            _narrow(probe, filters)
+        if model.view == "rows":
+            _show(probe, columns, wheres)
+        elif "metrics" in probe:
+            probe["metrics"] = [_metric(one, wheres, labels) for one in probe["metrics"]]
+        probes.append(probe)
+    return made
+
+
+def _narrow(probe: Document, filters: list[str]) -> None:
+    """Add the filters to the probe's own, and to those of alternatives that have one in its place."""
+    probe["filter"] = _all(probe.get("filter"), filters)
+    attach = probe.get("attach")
+    listed = attach if isinstance(attach, list) else [attach]
+    listed = [
+        {**one, "filter": _all(one["filter"], filters)} if isinstance(one, dict) and "filter" in one else one
+        for one in listed
+    ]
+    if attach is not None:
+        probe["attach"] = listed if isinstance(attach, list) else listed[0]
+
+
+def _all(first: str | None, others: list[str]) -> str:
+    """Return a condition that holds if all of these do."""
+    parts = [*([first] if first else []), *others]
+    return parts[0] if len(parts) == 1 else " && ".join(f"({part})" for part in parts)
+
+
+def _metric(metric: Document, wheres: list[str], labels: Document) -> Document:
+    own = metric.get("labels", {})
+    own = own if isinstance(own, dict) else {name: name for name in own}
+    added = {"where": _all(metric.get("where"), wheres)} if wheres else {}
+    return {**metric, **added, **({"labels": own | labels} if labels else {})}
+
+
+def _show(probe: Document, columns: tuple[Column, ...], wheres: list[str]) -> None:
+    """Export the probe's events, with an attribute for each column whose fields it has."""
+    known = _fields(probe)
+    attributes: Document = {}
+    let = dict(probe.get("let", {}))
+    for column in columns:
+        field = column.source
+        if not NAME.fullmatch(field):
+            if not _names(field) <= known:
+                continue
+            let[column.key] = field
+            field = column.key
+        elif field not in known:
+            continue
+        decoded = {"field": field, "decode": column.decode}
+        attributes[column.key] = field if column.decode is None else decoded
+    if let:
+        probe["let"] = let
+    where = {"where": _all(None, wheres)} if wheres else {}
+    probe["export"] = {"as": "log", **where, "attributes": attributes}
+
+
+def _names(expression: str) -> frozenset[str]:
+    try:
+        return parse_formula(expression).fields
+    except GrammarError:
+        return frozenset()
+
+
+def _fields(probe: Document) -> frozenset[str]:
+    """Return the fields that the events of a probe have, by what is written."""
+    found = {*BUILT_IN} - {"return", "duration", "caller"}
+    found |= {*probe.get("fetch", {}), *probe.get("let", {})}
+    attach = probe.get("attach")
+    for one in attach if isinstance(attach, list) else [attach]:
+        for part in _parts(one):
+            if isinstance(part, dict):
+                found |= {*(part.get("fetch") or {})}
+                key = part.get("key", [])
+                found |= {key} if isinstance(key, str) else {*key}
+                found |= {"duration"} if "pair" in part else set()
+            target = part.get("to") if isinstance(part, dict) else part
+            kind = parse_target(target).kind.value if isinstance(target, str) else ""
+            found |= {"duration"} if kind in ON_CALLS else set()
+            found |= {"return", "caller"} if kind in ON_CALLS + ON_RETURNS else set()
+    return frozenset(found)
+
+
+def _parts(attach: object) -> Iterator[object]:
+    """Yield an alternative, and the pair and the events in it."""
+    yield attach
+    if isinstance(attach, dict) and isinstance(pair := attach.get("pair"), dict):
+        yield {"key": pair.get("key", []), "pair": None}
+        begins = pair.get("from")
+        yield from begins if isinstance(begins, list) else [begins]
+        yield pair.get("to")
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes no anchors: a configuration takes none."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True

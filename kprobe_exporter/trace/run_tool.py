@@ -1,0 +1,62 @@
+"""Runs a tool in a session, by its view."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kprobe_exporter.config.model import Probe
+from kprobe_exporter.plan import wants_tgid
+from kprobe_exporter.tools.columns import Column, column_of
+from kprobe_exporter.tools.load import Tool
+from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
+from kprobe_exporter.trace.emit import read_back
+from kprobe_exporter.trace.rows import Shown, show_rows
+from kprobe_exporter.trace.session import TraceSession
+from kprobe_exporter.trace.tables import TableView, show_tables
+
+REFRESH = 1.0
+"""Seconds from one table of ``top`` to the next."""
+
+
+def probes_of(tool: Tool) -> list[Probe]:
+    """Return the probes of a tool that are attached. Raises UsageError."""
+    return [probe for probe in read_back(tool.text).probes if probe.enabled]
+
+
+def records_process(tool: Tool, probes: Sequence[Probe]) -> bool:
+    """Whether the kernel has to record the process of each thread."""
+    return tool.model.view == "rows" or wants_tgid(probes)
+
+
+def run_tool(
+    session: TraceSession,
+    tool: Tool,
+    probes: Sequence[Probe],
+    shown: Shown,
+    *,
+    each: bool,
+    flame: Path | None,
+) -> int:
+    """Show what the tool shows until the session ends; return the number of lost events.
+
+    ``each``: only some threads are traced. ``flame`` is a file for counted stacks.
+    """
+    model = tool.model
+    if model.view == "rows":
+        return show_rows(session, probes, tool.columns, shown)
+    if model.view == "stacks":
+        profile = count_stacks(session, probes, tool.name, each=each, user=False)
+        session.warn(write_profile(profile, session.out, folded_text=flame is None, flame=flame))
+        return profile.lost
+    interval = shown.interval or model.interval or (REFRESH if model.view == "top" else None)
+    shown = shown._replace(interval=interval)
+    view = TableView(model.view, tool.columns or _counted(probes), model.sort, model.unit, shown)
+    return show_tables(session, probes, view, shown, each=each)
+
+
+def _counted(probes: Sequence[Probe]) -> tuple[Column, ...]:
+    """Return the columns of a tool that names none: those of its first metric, or its probes."""
+    metric = next((metric for probe in probes for metric in probe.metrics), None)
+    if metric is None:
+        return column_of("PROBE", "probe"), column_of("COUNT", "hits_total")
+    labels = [column_of(label.name.upper(), label.name) for label in metric.labels]
+    return *labels, column_of("COUNT", metric.name)
