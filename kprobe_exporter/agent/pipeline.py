@@ -167,7 +167,7 @@ class Pipeline:
         of_threads = frozenset(layouts)
         of_all_threads = {layout.layout_id for layout in layouts}
         for flow in flows.values():
-            layouts |= {part.layout: part.system for part in flow.attached.parts}
+            layouts |= flow.attached.layouts
             of_all_threads |= flow.ends
         filters = record_filters(flow.attached.part_filters for flow in flows.values())
         named = {

@@ -36,6 +36,14 @@ class Attached:
         return self.parts[0].layout if self.joined is None else self.joined.layout
 
     @property
+    def layouts(self) -> dict[Layout, str]:
+        """The layouts of its events, each with the system of the event, in the order of reading.
+
+        An event that ends one pair and begins the next is read as its end first.
+        """
+        return {part.layout: part.system for part in reversed(self.parts)}
+
+    @property
     def residual_filter(self) -> Where | None:
         """The filter that the agent evaluates."""
         return self.spec.agent_filter if isinstance(self.spec, ProbeSpec) else self.spec.residual_filter

@@ -146,7 +146,7 @@ def collected(
             capture.add(plan, attached)
             if attached.spec.plan != "events":
                 continue
-            layouts |= {part.layout: part.system for part in attached.parts}
+            layouts |= attached.layouts
             if attached.joined is not None:
                 capture.pairing.add(attached.joined)
             if not single:

@@ -211,6 +211,13 @@ def test_all_that_begins_a_pair_is_a_hit(instance: Instance, kernel: Picky, plan
     assert read_counts(instance, attached.parts).hits == {"p": 3}
 
 
+def test_what_ends_it_is_read_first(instance: Instance, plan: Plans) -> None:
+    """An event that ends one pair begins the next: read as a begin first, it would be a pair with itself."""
+    written = f"attach: {{pair: {{from: '{EXEC}', to: '{EXEC}', key: cpu}}}}"
+    attached = up(settle(instance, plan(written), set(), ()))
+    assert [*attached.layouts] == [attached.parts[1].layout, attached.parts[0].layout]
+
+
 def test_a_pair_of_tracepoints(instance: Instance, kernel: Picky, plan: Plans) -> None:
     """Both events are eprobes; a hist trigger counts the first event, and the last one has none."""
     found = plan(f"attach: {{pair: {{from: '{EXEC}', to: '{EXIT}', key: cpu}}}}")
