@@ -17,6 +17,7 @@ from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.sites import BUILT_IN
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import ConfigError, GrammarError, UsageError
+from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.grammar.target import parse_target
@@ -207,7 +208,7 @@ def _show(probe: Document, columns: tuple[Column, ...], wheres: list[str]) -> No
                 continue
             let[column.key] = field
             field = column.key
-        elif field not in known:
+        elif field not in known or field == DURATION:  # an exported event has its duration
             continue
         decoded = {"field": field, "decode": column.decode}
         attributes[column.key] = field if column.decode is None else decoded
@@ -226,7 +227,7 @@ def _names(expression: str) -> frozenset[str]:
 
 def _fields(probe: Document) -> frozenset[str]:
     """Return the fields that the events of a probe have, by what is written."""
-    found = {*BUILT_IN} - {"return", "duration", "caller"}
+    found = {*BUILT_IN} - {"return", DURATION, "caller"}
     found |= {*probe.get("fetch", {}), *probe.get("let", {})}
     attach = probe.get("attach")
     for one in attach if isinstance(attach, list) else [attach]:
@@ -235,10 +236,10 @@ def _fields(probe: Document) -> frozenset[str]:
                 found |= {*(part.get("fetch") or {})}
                 key = part.get("key", [])
                 found |= {key} if isinstance(key, str) else {*key}
-                found |= {"duration"} if "pair" in part else set()
+                found |= {DURATION} if "pair" in part else set()
             target = part.get("to") if isinstance(part, dict) else part
             kind = parse_target(target).kind.value if isinstance(target, str) else ""
-            found |= {"duration"} if kind in ON_CALLS else set()
+            found |= {DURATION} if kind in ON_CALLS else set()
             found |= {"return", "caller"} if kind in ON_CALLS + ON_RETURNS else set()
     return frozenset(found)
 

@@ -14,6 +14,7 @@ from kprobe_exporter.aggregate.attached_layout import attribute_readers, changes
 from kprobe_exporter.aggregate.recipes import getter
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import name_text
+from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.records import TIME, Layout, Record
 from kprobe_exporter.model.specs import LabelSpec
@@ -69,6 +70,8 @@ def cells(layout: Layout, labels: Sequence[LabelSpec], columns: Sequence[Column]
     changes = changes_for(labels, layout)
 
     def of(column: Column) -> CellOf | None:
+        if column.source == DURATION:
+            return getter(layout, DURATION) if layout.form == "joined" else None
         if (index := place.get(column.key)) is None or labels[index].field in layout.absent:
             return None
         text, value, change = texts[column.key], getter(layout, labels[index].field), changes.get(index)
@@ -95,7 +98,7 @@ def row_lines(
 ) -> Show:
     """Return the function that makes the line, and the lines of the stack, of a record of this layout."""
     readers = cells(layout, labels, columns)
-    took = getter(layout, "duration") if layout.form == "joined" else None
+    took = getter(layout, DURATION) if layout.form == "joined" else None
 
     def end(record: Record) -> datetime:
         lasted = took(record) if took is not None else 0
