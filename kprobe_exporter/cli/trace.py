@@ -24,6 +24,7 @@ from kprobe_exporter.trace.save_pages import save_pages
 from kprobe_exporter.trace.session import Scope, TraceSession, text_specs, trace_session
 from kprobe_exporter.trace.text import show_format
 from kprobe_exporter.trace.text import trace as trace_text
+from kprobe_exporter.trace.timeline import write_timeline
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted
 from kprobe_exporter.util.rooted_path import ProbedFiles
@@ -47,6 +48,7 @@ class TraceOptions:
     folded: bool
     flame: Path | None
     trace_dat: Path | None
+    perfetto: Path | None
     emit: bool
     tracefs: Path | None
 
@@ -54,6 +56,16 @@ class TraceOptions:
     def profiles(self) -> bool:
         """Whether stacks are counted."""
         return self.folded or self.flame is not None
+
+    @property
+    def records(self) -> bool:
+        """Whether each event becomes an object."""
+        return self.as_json or self.perfetto is not None
+
+    @property
+    def planned(self) -> bool:
+        """Whether events are collected as the agent does, instead of printed as the kernel's text."""
+        return self.records or self.count or self.profiles
 
     @property
     def each(self) -> bool:
@@ -118,6 +130,12 @@ Examples:
     metavar="FILE",
     help="Record into a trace.dat, which trace-cmd report and KernelShark read.",
 )
+@click.option(
+    "--perfetto",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write a timeline, which ui.perfetto.dev shows: calls and pairs as slices.",
+)
 @click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")
 @tracefs_option
 @click.argument("definition", shell_complete=complete_definitions)
@@ -165,18 +183,19 @@ def _trace(
     if found.refused and not options.force:
         raise TracefsError("not traced because of the warning: give -F to try it all the same.")
     request = found.request
-    live = options.as_json or options.count or options.profiles or options.trace_dat is not None
-    held = options.seconds is not None and not live
+    held = options.seconds is not None and not (options.planned or options.trace_dat is not None)
     scope = Scope(options.pid, options.tid)
     with trace_session(
-        files, probed_files, scope, out, options.seconds, tell, held=held, tgid=options.as_json
+        files, probed_files, scope, out, options.seconds, tell, held=held, tgid=options.records
     ) as session:
         lost = 0
-        if options.as_json or options.count or options.profiles:
+        if options.planned:
             by = options.by if options.count else None
             probes = read_back(configuration(request, filter_text, stacks=False, by=by)).probes
             if options.as_json:
                 lost = write_objects(session, probes, stacks=options.stacks)
+            elif options.perfetto is not None:
+                lost = write_timeline(session, probes, options.perfetto)
             elif options.profiles:
                 profile = count_stacks(
                     session, probes, request.title, each=options.each, user=options.user_stacks
@@ -233,6 +252,7 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         "--emit-config": options.emit,
         "--folded or --flame": options.profiles,
         "--trace-dat": options.trace_dat is not None,
+        "--perfetto": options.perfetto is not None,
     }
     chosen = [name for name, given in ways.items() if given]
     if len(chosen) > 1:
@@ -244,7 +264,7 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         "-p": options.pid is not None and records_nothing,
         "-L": options.tid is not None and records_nothing,
         "-H": options.headers and way != "",
-        "-s": options.stacks and way in ("-v", "--count", "--folded or --flame"),
+        "-s": options.stacks and way in ("-v", "--count", "--folded or --flame", "--perfetto"),
     }
     for name, given in idle.items():
         if given:
@@ -259,12 +279,16 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
     if (
         target is not None
         and target.is_pattern
-        and way not in ("--count", "--json", "--emit-config", "--folded or --flame")
+        and way not in ("--count", "--json", "--perfetto", "--emit-config", "--folded or --flame")
     ):
         raise UsageError("a pattern is many events, whose text would be mixed: give --count, or name one.")
     if target is not None and target.is_call and options.stacks and way == "--json":
         raise UsageError("the two events of a call have a stack each: trace its entry, as kprobe:FUNCTION.")
-    for name, file in (("--flame", options.flame), ("--trace-dat", options.trace_dat)):
+    for name, file in (
+        ("--flame", options.flame),
+        ("--trace-dat", options.trace_dat),
+        ("--perfetto", options.perfetto),
+    ):
         if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
             # It is written when the trace ends: what was counted until then would be lost.
             directory = one_line(str(file.parent))

@@ -55,7 +55,7 @@ class Timeline:
     It keeps a number for each thread, process and lane that it has described, about 100 bytes each.
     """
 
-    def __init__(self, write: Callable[[bytes], None], clocks: Clocks) -> None:
+    def __init__(self, write: Callable[[bytes], object], clocks: Clocks) -> None:
         self._write = write
         self._uuids: dict[tuple[object, ...], int] = {}
         self._lanes: dict[str, list[int]] = {}

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from kprobe_exporter.aggregate.recipes import getter
@@ -45,6 +46,14 @@ def json_value(value: Value, arg: Arg) -> object:
 
 
 def show_object(event: str, layout: Layout, kind: str, target: str) -> Show:
+    """Return the function that writes a record of this layout as a line of JSON."""
+    make = object_maker(event, layout, kind, target)
+    return lambda record, frames: json.dumps(make(record, frames))
+
+
+def object_maker(
+    event: str, layout: Layout, kind: str, target: str
+) -> Callable[[Record, Frames], dict[str, Any]]:
     """Return the function that makes a JSON object of a record of this layout."""
     take_return = getter(layout, "return") if layout.place("return") is not None else None
     named = layout.returns is None or layout.returns.errno
@@ -55,7 +64,7 @@ def show_object(event: str, layout: Layout, kind: str, target: str) -> Show:
     others = [arg for at, arg in enumerate(layout.args, VALUES) if at != comm and arg.name not in elsewhere]
     args = [(arg.name, getter(layout, arg.name), arg) for arg in others]
 
-    def show(record: Record, frames: Frames) -> str:
+    def make(record: Record, frames: Frames) -> dict[str, Any]:
         shown: dict[str, Any] = {
             "time_ns": record[TIME],
             "event": event,
@@ -77,6 +86,6 @@ def show_object(event: str, layout: Layout, kind: str, target: str) -> Show:
         shown["args"] = {name: json_value(take(record), arg) for name, take, arg in args}
         if frames:
             shown["stack"] = [text(frame) for frame in frames]
-        return json.dumps(shown)
+        return shown
 
-    return show
+    return make

@@ -117,9 +117,9 @@ def write_whole(path: Path, data: bytes) -> None:
 def replaced_whole(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """Yield a file that takes the place of ``path`` when the block ends without an error. Raises OSError.
 
-    What was there is not opened: so no link that another user made is followed, and a definitions file of the
-    kernel is never truncated. No other user can predict the temporary name, and so prevent the writing by a
-    file of that name. A ``private`` file is its owner's alone.
+    The old file is not opened, so that no link of another user is followed, and a definitions file of the
+    kernel is never truncated. The temporary name is random: no other user can prevent the writing by a file
+    of that name. A ``private`` file is its owner's alone.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}")
     try:

@@ -101,8 +101,12 @@ class TraceProcess(ForkedChild):
         """Its tracefs instance."""
         return TRACEFS / f"instances/kprobe_exporter_trace_{self.pid}"
 
-    def wait_until_enabled(self, states: tuple[str, ...] = ("1\n", "1*\n")) -> None:
-        """Wait until it records: with --json and --count it prints nothing at its start.
+    def wait_until_enabled(
+        self,
+        states: tuple[str, ...] = ("1\n", "1*\n"),
+        tracepoints: Sequence[str] = ("sched/sched_process_exec",),
+    ) -> None:
+        """Wait until it records its own probes, or else ``tracepoints``: it may print nothing at its start.
 
         A trigger enables an event softly ("0*"), which is the only state where the kernel only counts.
         """
@@ -114,7 +118,7 @@ class TraceProcess(ForkedChild):
                 own = events / self.instance.name
                 names = [event.name for event in own.iterdir() if event.is_dir()] if own.exists() else []
                 files = [own / name / "enable" for name in names if name != MARKER]
-                files = files or [events / "sched/sched_process_exec/enable"]
+                files = files or [events / name / "enable" for name in tracepoints]
                 return all(file.read_text() in states for file in files)
             return False
 
