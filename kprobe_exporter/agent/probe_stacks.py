@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stack_counts import StackCounts, StackDeltas, StackRoom
-from kprobe_exporter.config.model import Probe
+from kprobe_exporter.config.model import Probe, Stacks
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.tracefs.stack_tables import StackTrigger
@@ -27,6 +27,7 @@ class ProbeStacks:
         self._lock = threading.Lock()
         self._room = StackRoom()
         self._counts: dict[str, StackCounts] = {}
+        self._kept: dict[str, Stacks] = {}  # what they were made for, whatever their number
         self._tables: dict[str, list[tuple[Attached, StackTrigger, StackDeltas]]] = {}
 
     def redeclare(self, probes: Iterable[Probe]) -> None:
@@ -37,9 +38,20 @@ class ProbeStacks:
                 if probe.stacks is None:
                     continue
                 counts = self._counts.get(probe.name)
-                if counts is None or (counts.weigh, counts.user) != (probe.stacks.weigh, probe.stacks.user):
-                    weigh, most, user = probe.stacks
-                    counts = StackCounts(probe.name, weigh, most, self._limits, user=user, room=self._room)
+                stacks = probe.stacks._replace(most=0)
+                if counts is None or self._kept[probe.name] != stacks:
+                    weigh, _, user, interrupted, rooted = stacks
+                    counts = StackCounts(
+                        probe.name,
+                        weigh,
+                        probe.stacks.most,
+                        self._limits,
+                        user=user,
+                        interrupted=interrupted,
+                        rooted=rooted,
+                        room=self._room,
+                    )
+                    self._kept[probe.name] = stacks
                 counts.most = probe.stacks.most
                 found[probe.name] = counts
             for counts in self._counts.values():

@@ -28,6 +28,7 @@ class ProgramLookup(Protocol):
     """What looks up the code of running programs (`kprobe_exporter.symbols.programs`)."""
 
     def frames(self, pid: int, addresses: Addresses) -> Frames: ...
+    def comm(self, pid: int) -> bytes: ...
     def names(self, places: Iterable[Place]) -> Mapping[Place, bytes]: ...
     def close(self) -> None: ...
 
@@ -178,10 +179,11 @@ class ProgramStacks:
                 waiting, self._waiting, self._addresses = self._waiting, {}, 0
                 self._busy = True
             for (counts, kernel, process, addresses), weight in waiting.items():
-                counts.add(kernel, weight, programs.frames(process, addresses))
+                frames = programs.frames(process, addresses)
+                counts.add(kernel, weight, (*frames, programs.comm(process)) if counts.rooted else frames)
             for one in asked:  # each process may end at once
-                frames = [programs.frames(one.process, (address,))[0] for address in one.addresses]
-                self._open.append(_Open(one, frames))
+                found_at = [programs.frames(one.process, (address,))[0] for address in one.addresses]
+                self._open.append(_Open(one, found_at))
             self._answer(self._known)
             process, places = self._next_places()
             began = time.thread_time()

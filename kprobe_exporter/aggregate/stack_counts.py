@@ -43,6 +43,18 @@ def cut(stack: Stack) -> Stack:
     return stack[end:]
 
 
+INTERRUPT = re.compile(rb"asm_(sysvec_.*|common_interrupt)|el[01][ht]?_(64_|32_)?irq")
+"""The outermost function of an interrupt: of arch/x86/include/asm/idtentry.h, and of
+arch/arm64/kernel/entry.S, where Linux 5.10 has el0_irq and el1_irq."""
+
+
+@lru_cache(1 << 14)
+def cut_interrupt(stack: Stack) -> Stack:
+    """Return the stack of the interrupted code; nothing of the kernel if the CPU was in a program."""
+    ends = (number for number, frame in enumerate(stack) if INTERRUPT.fullmatch(frame))
+    return stack[next(ends, -1) + 1 :]
+
+
 MOST_BYTES = 1 << 25
 """Bytes that the stacks of all probes take, roughly."""
 
@@ -62,10 +74,11 @@ class StackRoom:
 class StackCounts:
     """How often each stack of a probe occurred, and the sum of the field by which it is weighed.
 
-    ``user``: they go on in programs. It keeps ``most`` stacks. One that was not seen for the time to live of
-    label sets goes; if that is open, it makes room for a new one after IDLE seconds. Where the ``room`` of
-    all probes is full, the oldest stack of the probe that takes most of it goes. Hits of stacks without room
-    count as lost. Any thread may call its methods; a stack costs about 2 µs.
+    ``user``: they go on in programs. ``interrupted``: the interrupt's frames are cut. ``rooted``: the
+    process' name stands behind the program's frames. It keeps ``most`` stacks. One that was not seen for the
+    time to live of label sets goes; if that is open, it makes room for a new one after IDLE seconds. Where
+    the ``room`` of all probes is full, the oldest stack of the probe that takes most of it goes. Hits of
+    stacks without room count as lost. Any thread may call its methods; a stack costs about 2 µs.
     """
 
     def __init__(
@@ -76,9 +89,12 @@ class StackCounts:
         limits: SeriesLimits,
         *,
         user: bool = False,
+        interrupted: bool = False,
+        rooted: bool = False,
         room: StackRoom | None = None,
     ) -> None:
         self.probe, self.weigh, self.most, self.user = probe, weigh, most, user
+        self.rooted, self._cut = rooted, cut_interrupt if interrupted else cut
         self._limits = limits
         self._room = room or StackRoom()
         self._room.shared_by.append(self)
@@ -90,7 +106,7 @@ class StackCounts:
 
     def add(self, frames: Stack, weight: Weight, of_program: Frames = ()) -> None:
         """Count hits with this stack: of the kernel, maybe with the tracer's frames, and of a program."""
-        stack: Frames = cut(frames) + of_program
+        stack: Frames = self._cut(frames) + of_program
         with self._lock:
             before, _ = self._stacks.pop(stack, (None, 0.0))
             if before is None and not self._has_room_for(stack):

@@ -169,7 +169,10 @@ def stacks_of(probe: ProbeModel, alternatives: Alternatives, report: Report) -> 
     weigh = probe.stacks.weigh
     if weigh is not None and (why := _no_weight(weigh, alternatives)):
         report(("stacks", "weigh"), why)
-    return Stacks(weigh, probe.stacks.max, probe.stacks.user)
+    if probe.stacks.root is not None and not probe.stacks.user:
+        report(("stacks", "root"), "only the stack of a program tells its process: add user: true")
+    stacks = probe.stacks
+    return Stacks(weigh, stacks.max, stacks.user, stacks.interrupted, stacks.root is not None)
 
 
 def _no_weight(name: str, alternatives: Alternatives) -> str | None:

@@ -201,11 +201,16 @@ NO_STACK = "the kernel has no stack behind a program's code: stacks: {user: true
 
 
 class Stacks(NamedTuple):
-    """``most`` counted stacks. ``weigh`` is a field to add up. ``user``: the program's is added."""
+    """``most`` counted stacks. ``weigh`` is a field to add up. ``user``: the program's is added.
+
+    ``interrupted``: the frames of the interrupt are cut. ``rooted``: each stack ends in the process' name.
+    """
 
     weigh: str | None = None
     most: int = 1000
     user: bool = False
+    interrupted: bool = False
+    rooted: bool = False
 
 
 class Within(NamedTuple):

@@ -7,7 +7,7 @@ other. Editors show the docstrings below the fields.
 import ast
 import inspect
 from itertools import pairwise
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, Tag, model_validator
 from pydantic.config import ConfigDict
@@ -169,6 +169,10 @@ class StacksModel(Strict):
     """How many different stacks are kept. Hits with further stacks are counted as lost."""
     user: bool = False
     """Whether the program's stack is added. A probe in a program has only that one."""
+    interrupted: bool = False
+    """Whether the frames of an interrupt are cut: a probe of the timer's interrupt then samples the CPU."""
+    root: Literal["comm"] | None = None
+    """`comm` puts the name of the process in front of each stack, with `user: true`."""
 
 
 class ProbeModel(Strict):

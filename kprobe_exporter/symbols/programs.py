@@ -70,6 +70,7 @@ class _Process:
     read: float
     mappings: list[Mapping] = field(default_factory=list)
     places: dict[int, Place | bytes] = field(default_factory=dict)
+    comm: bytes = b""
 
     @property
     def kept(self) -> int:
@@ -118,6 +119,13 @@ class Programs:
             found.append(self._look_up(process, address) if place is None else place)
         return tuple(found)
 
+    def comm(self, pid: int) -> bytes:
+        """Return the name of a process as a frame; ``[unknown]`` if it ended before it was looked up.
+
+        A backquote would make the name look like a function of a file, and becomes an apostrophe.
+        """
+        return self._process(pid).comm.replace(b"`", b"'") or UNKNOWN
+
     def names(self, places: Iterable[Place]) -> dict[Place, bytes]:
         """Return the functions at these places, as ``libc.so.6`malloc``, or the file where there is none.
 
@@ -149,9 +157,10 @@ class Programs:
         self._forget(pid)
         while len(self._processes) >= MOST_PROCESSES:
             self._forget(next(iter(self._processes)))
-        text = b""
+        text, comm = b"", b"" if process is None else process.comm
         with suppress(OSError), (self._proc / str(pid) / "maps").open("rb") as file:
             text = file.read(MOST_TEXT)
+            comm = (self._proc / str(pid) / "comm").read_bytes().removesuffix(b"\n")
         self._bucket.level -= len(text) // TYPICAL
         lines = islice(MAPPING.finditer(text), MOST_MAPPINGS)
         mappings = [self._mapping(pid, one) for one in lines]
@@ -159,7 +168,7 @@ class Programs:
             OVERRUNS.add("process", pid, f"process {pid} has more than {MOST_MAPPINGS} executable mappings")
         if not mappings and process is not None:  # it has ended, and these are its last stacks
             mappings = process.mappings
-        found = _Process(now, mappings)
+        found = _Process(now, mappings, comm=comm)
         if process is not None and process.mappings == mappings:
             found.places = process.places
         self._processes[pid] = found

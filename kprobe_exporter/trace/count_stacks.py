@@ -42,8 +42,18 @@ def count_stacks(
         session.warn(
             f"functions of programs stay unknown because this PID namespace is not the host's. {HOST_IDS}."
         )
-    stacks = Stacks("duration" if any(one.end is not None for one in attached) else None, MOST, user)
-    counts = StackCounts(title, stacks.weigh, stacks.most, SeriesLimits(1, 1, ttl=0), user=user)
+    written = next((probe.stacks for probe in probes if probe.stacks is not None), Stacks())
+    weigh = written.weigh or ("duration" if any(one.end is not None for one in attached) else None)
+    stacks = written._replace(weigh=weigh, most=MOST, user=user or written.user)
+    counts = StackCounts(
+        title,
+        weigh,
+        MOST,
+        SeriesLimits(1, 1, ttl=0),
+        user=stacks.user,
+        interrupted=stacks.interrupted,
+        rooted=stacks.rooted,
+    )
     programs = ProgramStacks(Programs)
     recorded = RecordedStacks(programs)
     bare = {"metrics": (), "return_buckets": (), "duration_buckets": (), "aggregate": "auto"}

@@ -103,6 +103,7 @@ PACK: dict[str, dict[str, list[Moves]]] = {
     "scheduler": {
         "run_queue": [moves("run_queue_seconds_count", TIMES)],
         "off_cpu": [took("off_cpu", TIMES)],
+        "on_cpu": [moves("hits_total", probe="on_cpu")],
         "fork": [moves("hits_total", TIMES, probe="fork")],
         "exec": [moves("execs_total", TIMES, comm="true")],
         "exit": [

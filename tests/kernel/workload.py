@@ -94,8 +94,11 @@ class Child:
         """The thread id that its events have."""
         os.close(own)
 
-    def work(self) -> None:
+    def begin(self) -> None:
         os.write(self._start, b"x")
+
+    def work(self) -> None:
+        self.begin()
         os.waitpid(self.pid, 0)
         self.pid = 0
 

@@ -67,6 +67,9 @@ class Programs:
     def frames(self, pid: int, addresses: Addresses) -> Frames:
         return tuple(Place(pid, address, b"[%d]" % pid) for address in addresses)
 
+    def comm(self, pid: int) -> bytes:
+        return b"%d" % pid
+
     def names(self, places: object) -> dict[Place, bytes]:
         return {}
 

@@ -46,6 +46,17 @@ def test_both_parts_are_one_stack(programs: ProgramStacks, counts: StackCounts) 
     }
 
 
+def test_the_name_of_the_process_is_the_root(programs: ProgramStacks) -> None:
+    rooted = StackCounts("p", None, 10, SeriesLimits(9, 9, None), user=True, rooted=True)
+    for process in (7, 8, 404):
+        programs.add(rooted, KERNEL, process, (1,), Weight(1, 0))
+    assert {stack[-1] for stack in programs.profile(rooted).stacks} == {
+        b"program 7",
+        b"program 8",
+        b"[unknown]",
+    }
+
+
 def test_a_name_is_asked_for_once(programs: ProgramStacks, counts: StackCounts, code: Code) -> None:
     for _ in range(3):
         programs.add(counts, (), 7, (1, 20), Weight(1, 0))

@@ -64,6 +64,27 @@ def test_the_frames_of_the_tracer_are_cut_off(frames: bytes, left: bytes) -> Non
     assert cut(stack) == tuple(left.split())
 
 
+@pytest.mark.parametrize(
+    ("frames", "left"),
+    [
+        # 6.12 on x86, in a program and in the kernel; 5.10; arm64 of both kinds.
+        (b"update_process_times tick_nohz_handler asm_sysvec_apic_timer_interrupt", b""),
+        (b"f sysvec_apic_timer_interrupt asm_sysvec_apic_timer_interrupt vfs_read", b"vfs_read"),
+        (b"f common_interrupt asm_common_interrupt clear_page_erms do_fault", b"clear_page_erms do_fault"),
+        (b"f el1_interrupt el1h_64_irq_handler el1h_64_irq vfs_read el0t_64_sync", b"vfs_read el0t_64_sync"),
+        (b"f gic_handle_irq el0_irq", b""),
+        # Not in an interrupt: all of it.
+        (b"vfs_read ksys_read", b"vfs_read ksys_read"),
+        # An interrupt over the tick of an older one cannot be: the innermost one is that of the tick.
+        (b"f asm_sysvec_x g asm_common_interrupt h", b"g asm_common_interrupt h"),
+    ],
+)
+def test_the_frames_of_an_interrupt_are_cut_off(frames: bytes, left: bytes) -> None:
+    counts = StackCounts("p", None, 10, SeriesLimits(1, 1, ttl=0), interrupted=True)
+    counts.add(tuple(frames.split()), Weight(1, 0))
+    assert counts.profile().stacks == {tuple(left.split()): Weight(1, 0)}
+
+
 def test_a_stack_without_room_is_lost() -> None:
     found = counts("size")
     for stack, weight in ((A, Weight(1, 10)), (B, Weight(2, 5)), (C, Weight(4, 9)), (A, Weight(1, 1))):

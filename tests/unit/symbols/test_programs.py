@@ -272,3 +272,16 @@ def test_the_names_are_those_of_one_look_up() -> None:
         one = function_at(path, offset)
         assert one is not None
         assert found[offset] == one[0].partition("@")[0]
+
+
+def test_the_name_of_a_process_outlives_it(known: Programs, proc: Path, clock: Clock) -> None:
+    """A name that would look like a function of a file does not."""
+    comm = proc / f"{PID}/comm"
+    comm.write_bytes(b"a`b\nc\n")
+    known.frames(PID, (address("getpid"),))
+    assert known.comm(PID) == b"a'b\nc"
+    comm.unlink()
+    (proc / f"{PID}/maps").unlink()
+    clock.now += 10
+    assert known.comm(PID) == b"a'b\nc"
+    assert known.comm(PID + 1) == b"[unknown]"

@@ -33,7 +33,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 def test_what_is_escaped_cannot_write_to_a_terminal(text: str) -> None:
     shown = escaped(text)
     assert all(c.isprintable() or c in "\n\t" for c in shown)
-    if text.isprintable():
+    if text.isprintable() and text.isascii():  # others may be letters that show nothing
         assert shown == text
 
 
