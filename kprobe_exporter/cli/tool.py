@@ -149,8 +149,8 @@ def _teaching(tool: Tool) -> str:
     model = tool.model
     parts = []
     if model.examples:
-        wide = max(len(one.command) for one in model.examples)
-        lines = [f"  kprobe-exporter {one.command:<{wide}}  # {one.help}" for one in model.examples]
+        wide = max(map(len, model.examples))
+        lines = [f"  kprobe-exporter {one:<{wide}}  # {use}" for one, use in model.examples.items()]
         parts.append("\n".join(["\b", "Examples:", *lines]))
     if model.output:
         parts.append("\n".join(["\b", "Output:", *(f"  {line}" for line in model.output.splitlines())]))

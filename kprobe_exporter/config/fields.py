@@ -86,7 +86,8 @@ def _valid(parse: Callable[[_T], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _size(value: object) -> object:
+def size(value: object) -> object:
+    """Convert a string such as ``1MiB`` to bytes, or raise ValueError. Return other values unchanged."""
     if not isinstance(value, str):
         return value
     if not (found := re.fullmatch(_SIZE, value)):
@@ -153,7 +154,7 @@ Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_BUCKETS)]
 Size: TypeAlias = Annotated[
     int,
-    BeforeValidator(_size),
+    BeforeValidator(size),
     Field(ge=4096, le=1 << 40),
     WithJsonSchema({"type": ["integer", "string"], "pattern": _SIZE, "examples": ["1MiB"]}),
 ]

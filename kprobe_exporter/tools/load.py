@@ -3,7 +3,7 @@
 import pwd
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from ipaddress import ip_address
@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from kprobe_exporter.config.explain import explain
+from kprobe_exporter.config.fields import size
 from kprobe_exporter.config.sites import BUILT_IN
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import ConfigError, GrammarError, UsageError
@@ -33,6 +34,8 @@ FILLED = ("global", "probes", "columns", "where")
 
 ON_CALLS, ON_RETURNS = ("call", "ucall", "syscall"), ("kretprobe", "uretprobe", "fexit")
 """Kinds of targets whose events have a duration and a return value, or a return value alone."""
+
+LONGEST_VALUE = 255
 
 Document = dict[str, Any]
 Values = Mapping[str, object]
@@ -104,24 +107,33 @@ def _text(name: str, option: object, value: object) -> str:
 def kernel_value(name: str, kind: OptionType, text: str) -> str:
     """Return an option's value as probes and conditions take it. Raises UsageError."""
     try:
-        match kind:
-            case "disk":
-                major, _, minor = Path(f"/sys/class/block/{Path(text).name}/dev").read_text().partition(":")
-                return str(int(major) << 20 | int(minor))
-            case "signal":
-                number = text.upper().removeprefix("SIG")
-                return str(int(text) if text.isdigit() else signal.Signals[f"SIG{number}"].value)
-            case "user":
-                return str(int(text) if text.isdigit() else pwd.getpwnam(text).pw_uid)
-            case "address":
-                return str(ip_address(text))
-            case "time":
-                return format(Decimal(text), "f")
+        value = str(CONVERSIONS.get(kind, str)(text))
     except (OSError, KeyError, ValueError):
         raise UsageError(f"--{name}: there is no {kind} {text!r}.") from None
-    if not text.isprintable() or '"' in text or len(text) > 255:
+    if not value.isprintable() or '"' in value or len(value) > LONGEST_VALUE:
         raise UsageError(f"--{name}: the text has a quotation mark or is no single line: leave it out.")
-    return text
+    return value
+
+
+def _disk(text: str) -> int:
+    """Return the kernel's number of a block device by its name, see MKDEV() of include/linux/kdev_t.h."""
+    major, _, minor = Path(f"/sys/class/block/{Path(text).name}/dev").read_text().partition(":")
+    return int(major) << 20 | int(minor)
+
+
+def _signal(text: str) -> int:
+    return int(text) if text.isdigit() else signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"].value
+
+
+CONVERSIONS: Mapping[OptionType, Callable[[str], object]] = {
+    "disk": _disk,
+    "signal": _signal,
+    "user": lambda text: int(text) if text.isdigit() else pwd.getpwnam(text).pw_uid,
+    "address": ip_address,
+    "size": size,
+    "time": lambda text: format(Decimal(text), "f"),
+}
+"""How values become what the kernel takes."""
 
 
 def _filled(value: Any, texts: Mapping[str, str]) -> Any:
@@ -160,7 +172,7 @@ def _configuration(
         probe = dict(written)
         if probe.get("name") in enabled:
             probe["enabled"] = True
-        if filters:
+        if filters and probe.get("enabled", True):
             _narrow(probe, filters)
         if model.view == "rows":
             _show(probe, columns, wheres)

@@ -13,6 +13,7 @@ Unit: TypeAlias = Literal["s", "ms", "us", "ns", "KB", "MB", "hex"]
 OptionType: TypeAlias = Literal["flag", "text", "number", "time", "size", "disk", "signal", "user", "address"]
 
 Title: TypeAlias = Annotated[str, Field(pattern=r"^[ -~]{1,40}$")]
+Command: TypeAlias = Annotated[str, Field(pattern=r"^tool [a-z]")]
 OptionName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 
 
@@ -77,15 +78,6 @@ class OptionModel(Strict):
     """Labels that all metrics get with this option."""
 
 
-class ExampleModel(Strict):
-    """A command line, and its use."""
-
-    command: Annotated[str, Field(pattern=r"^tool ")]
-    """As `tool NAME OPTIONS`."""
-    help: Help
-    """What it shows."""
-
-
 class ToolModel(Strict):
     """A terminal tool: the probes of a configuration, and how their events are shown."""
 
@@ -112,8 +104,8 @@ class ToolModel(Strict):
     """Seconds from one table to the next without -i: 1 of `top`, of the others none, which is at the end."""
     options: dict[OptionName, OptionModel] = Field(default_factory=dict)
     """NAME to an option of the command line, `--NAME`."""
-    examples: list[ExampleModel] = Field(default_factory=no_items)
-    """What `--help` shows."""
+    examples: dict[Command, Help] = Field(default_factory=dict)
+    """Command lines, as `tool NAME -p 1`, to their use, which `--help` shows."""
     output: str = ""
     """A real output, which `--help` shows."""
 

@@ -1,5 +1,6 @@
 """The loops of ``--json`` and ``--count``: they read pages, write lines and draw the table."""
 
+import logging
 import os
 import shutil
 import time
@@ -7,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from kprobe_exporter.config.model import Probe
-from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.errors import TracefsError, counted
 from kprobe_exporter.trace.capture import Capture, collected, each_event
 from kprobe_exporter.trace.count import Counts, TraceCounts, counting
 from kprobe_exporter.trace.objects import show_object
@@ -17,6 +18,8 @@ from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import columns, draw
 from kprobe_exporter.tracefs.poller import counted_by_trigger, read_counts
 from kprobe_exporter.tracefs.profile import buffer_stats
+
+log = logging.getLogger(__name__)
 
 TURN = 0.1
 """Seconds between two reads at most: poll wakes only when a CPU's buffer is half full."""
@@ -108,6 +111,9 @@ def run_until_end(
     """
     seconds, out = session.seconds, session.out
     capture.enable()
+    for plan, attached in zip(capture.plans, capture.attached, strict=True):
+        log.info("%s is traced at %s: %s", plan.probe.name, attached.spec.target, attached.spec.because)
+    log.info("%s traced", counted(len(capture.attached), "probe"))
     started = time.monotonic()
     drawn = passed = 0.0
     while not out.stop.is_set() and (seconds is None or passed < seconds):

@@ -27,6 +27,10 @@ LOSSES = ("overrun", "commit_overrun", "dropped")
 """Reasons of lost events that are no part of each other."""
 
 
+NUMBERS = ("pid", "tid", "ppid", "uid", "cpu")
+"""Columns that show a label, which is a text, and are numbers in JSON, as they are in rows."""
+
+
 class TableView:
     """Makes the lines of each interval. It remembers whether the header was written."""
 
@@ -68,7 +72,12 @@ class TableView:
         return MOST_ROWS if self._view == "top" else None
 
     def _object(self, row: Row) -> dict[str, Any]:
-        return {column.key: column.plain(value) for column, value in zip(self._columns, row, strict=True)}
+        return {
+            column.key: int(value)
+            if column.key in NUMBERS and isinstance(value, str) and value.isdecimal()
+            else column.plain(value)
+            for column, value in zip(self._columns, row, strict=True)
+        }
 
     def _text(self, rows: Sequence[Row], now: datetime, *, single: bool, color: bool) -> list[str]:
         """Return the lines of a table, or one line below those before if it has no key."""

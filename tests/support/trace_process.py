@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from kprobe_exporter.cli import main
-from kprobe_exporter.cli import trace as _trace  # noqa: F401 - imported once, inherited by every child
+from kprobe_exporter.cli import tool as _tool  # noqa: F401 - imported once, inherited by every child
+from kprobe_exporter.cli import trace as _trace  # noqa: F401 - the same
 from kprobe_exporter.tracefs.ownership import MARKER
 from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually
@@ -46,7 +47,13 @@ class TraceProcess(ForkedChild):
     """
 
     def __init__(
-        self, directory: Path, arguments: Sequence[str], *, terminal: bool = False, stdout: int | None = None
+        self,
+        directory: Path,
+        arguments: Sequence[str],
+        *,
+        command: str = "trace",
+        terminal: bool = False,
+        stdout: int | None = None,
     ) -> None:
         self._read = b""
         # The files stay open: opening them at each look would cause events of the test in do_sys_openat2.
@@ -61,7 +68,7 @@ class TraceProcess(ForkedChild):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, set(DEADLY))
         self.pid = os.fork()
         if self.pid == 0:
-            _be_it(list(arguments), mine, self._err, terminal=terminal)
+            _be_it([command, *arguments], mine, self._err, terminal=terminal)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if terminal:
             os.close(mine)
@@ -123,6 +130,15 @@ class TraceProcess(ForkedChild):
             return False
 
         self._eventually(enabled, START)
+
+    def wait_until_tracing(self) -> None:
+        """Wait until all probes of a tool are enabled, which -v says."""
+
+        def tracing() -> bool:
+            assert self.poll() is None, f"ended with {self._status}"
+            return re.search(r"[0-9] probes? traced\n", self.errors) is not None
+
+        self._eventually(tracing, START)
 
     def wait(self, seconds: float = 20) -> int:
         """Wait for the end and return the exit status. The terminal is read meanwhile, lest writes block."""
@@ -237,7 +253,7 @@ def _be_it(arguments: list[str], out: int, err: int, *, terminal: bool) -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, set(DEADLY))
-            main(["trace", *arguments], prog_name="kprobe-exporter")
+            main(arguments, prog_name="kprobe-exporter")
             status = 0
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1

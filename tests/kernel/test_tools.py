@@ -1,0 +1,85 @@
+"""Each terminal tool under a load of which every row is known, by a process with a hostile name.
+
+A case is a tool, its options and a load that returns the rows that the tool must show.
+"""
+
+import os
+import signal
+import socket
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+
+from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, packaged, run_case
+from tests.support.trace_process import StartTrace
+
+NOBODY = 4194305
+"""A process id above the kernel's limit."""
+
+
+def kills() -> Rows:
+    """Signals to this process and to none."""
+    for number in (0, signal.SIGWINCH):
+        os.kill(os.getpid(), number)
+    with suppress(OSError):
+        os.kill(NOBODY, signal.SIGTERM)
+    own = {"comm": SHOWN, "tpid": os.getpid(), "result": 0}
+    return [
+        {**own, "sig": "none"},
+        {**own, "sig": "SIGWINCH"},
+        {"comm": SHOWN, "tpid": NOBODY, "result": -3, "sig": "SIGTERM"},
+    ]
+
+
+def failed_kills() -> Rows:
+    return [row for row in kills() if row["result"] != 0]
+
+
+def system_calls() -> Rows:
+    for _ in range(137):
+        os.getppid()
+    return [{"comm": SHOWN, "syscall": "getppid", "count": 137}]
+
+
+def connection() -> Rows:
+    """A connection that this side opens and closes first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        peer, (_, own) = server.accept()
+        client.close()
+        peer.recv(1)
+        peer.close()
+    here = {"laddr": "127.0.0.1", "raddr": "127.0.0.1", "lport": own, "rport": port}
+    states = ["SYN_SENT", "ESTABLISHED", "FIN_WAIT1", "FIN_WAIT2", "CLOSE"]
+    return [{**here, "oldstate": a, "newstate": b} for a, b in pairwise(states)]
+
+
+ACTIVE = ("SYN_SENT", "ESTABLISHED", "FIN_WAIT1", "FIN_WAIT2")
+
+
+CASES = [
+    ToolCase("killsnoop", kills),
+    ToolCase("killsnoop", failed_kills, ("-x",)),
+    ToolCase("killsnoop", lambda: [row for row in kills() if row["sig"] == "SIGTERM"], ("--signal", "term")),
+    ToolCase("syscount", system_calls, ("-P", "-p", "{pid}"), exact=False),
+    ToolCase(
+        "tcpstates",
+        connection,
+        only=lambda row, pid: row["raddr"] == "127.0.0.1" and row["oldstate"] in ACTIVE,
+        exact=False,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_tool(case: ToolCase, trace: StartTrace, request: pytest.FixtureRequest) -> None:
+    rows, expected = run_case(case, trace)
+    assert expected
+    compare(rows, expected, exact=case.exact)
+
+
+def test_every_tool_has_a_case() -> None:
+    others = {"runqlat"}
+    assert {*packaged()} - {case.tool for case in CASES} == others

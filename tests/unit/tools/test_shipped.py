@@ -1,0 +1,85 @@
+"""The tools that come with this program: each loads, and is a configuration, with each of its options."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kprobe_exporter.config.model import Config
+from kprobe_exporter.tools import load as module
+from kprobe_exporter.tools.load import FOLDER, load_tool, tool_names
+from kprobe_exporter.tools.tool_model import OptionModel
+from kprobe_exporter.trace.emit import read_back
+from kprobe_exporter.trace.run_tool import probes_of
+
+SAMPLES: dict[str, Any] = {
+    "flag": True,
+    "text": "x",
+    "number": 4,
+    "time": 0.01,
+    "size": "4KiB",
+    "disk": "8",
+    "signal": "TERM",
+    "user": "root",
+    "address": "127.0.0.1",
+}
+COMMON = {"json", "csv", "pid", "tid", "duration", "rows", "interval", "timestamp", "stacks", "flame"}
+
+
+def options(name: str) -> dict[str, OptionModel]:
+    return load_tool(FOLDER / f"{name}.yaml").model.options
+
+
+@pytest.fixture(autouse=True)
+def any_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the samples of disks as their numbers: no disk is on every machine."""
+    real = module.kernel_value
+    monkeypatch.setattr(
+        module, "kernel_value", lambda name, kind, text: text if kind == "disk" else real(name, kind, text)
+    )
+
+
+def configured(name: str, **values: object) -> Config:
+    tool = load_tool(FOLDER / f"{name}.yaml", values)
+    assert probes_of(tool)
+    return read_back(tool.text)
+
+
+@pytest.mark.parametrize("name", tool_names())
+class TestTool:
+    def test_is_a_configuration(self, name: str) -> None:
+        assert configured(name).warnings == ()
+
+    def test_each_option(self, name: str) -> None:
+        for key, option in options(name).items():
+            configured(name, **{key: SAMPLES[option.type]})
+
+    def test_all_options_at_once(self, name: str) -> None:
+        configured(name, **{key: SAMPLES[one.type] for key, one in options(name).items()})
+
+    def test_names_are_distinct(self, name: str) -> None:
+        tool = load_tool(FOLDER / f"{name}.yaml")
+        keys = [column.key for column in tool.columns]
+        letters = [option.short for option in tool.model.options.values() if option.short]
+        assert len({*keys}) == len(keys)
+        assert len({*letters}) == len(letters)
+        assert not tool.model.options.keys() & COMMON
+
+    def test_sorts_by_a_column(self, name: str) -> None:
+        model = load_tool(FOLDER / f"{name}.yaml").model
+        assert model.sort is None or model.sort in model.columns
+
+    def test_options_name_probes(self, name: str) -> None:
+        names = {probe.name for probe in load_tool(FOLDER / f"{name}.yaml").model.probes}
+        assert {probe for one in options(name).values() for probe in one.enables} <= names
+
+    def test_teaches(self, name: str) -> None:
+        """It has an example of itself, and an output."""
+        model = load_tool(FOLDER / f"{name}.yaml").model
+        assert model.examples
+        assert all(one.split()[1] == name for one in model.examples)
+        assert model.output.strip()
+
+
+def test_the_folder() -> None:
+    assert Path(FOLDER, "killsnoop.yaml").is_file()
