@@ -67,4 +67,11 @@ def histogram_object(one: Histogram) -> dict[str, Any]:
     buckets = [
         {"le": bound, "count": count} for bound, count in zip(bounds, one.value.counts, strict=True) if count
     ]
-    return {"name": one.name, "labels": dict(one.labels), "sum": one.value.sum, "buckets": buckets}
+    count = sum(one.value.counts)
+    return {
+        "name": one.name,
+        "labels": dict(one.labels),
+        "count": count,
+        "sum": one.value.sum,
+        "buckets": buckets,
+    }
