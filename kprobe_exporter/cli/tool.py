@@ -1,27 +1,28 @@
 """``tool``: runs a terminal tool, which is a YAML file, or lists all of them."""
 
 import shutil
-import sys
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from kprobe_exporter.cli.named import NamedCommands
 from kprobe_exporter.cli.options import Seconds, kernel_errors, tell, tracefs_option
-from kprobe_exporter.errors import UsageError
-from kprobe_exporter.service import logs
+from kprobe_exporter.cli.trace import tell_lost, tracing
+from kprobe_exporter.diagnose.dry_run import look_each
+from kprobe_exporter.errors import UsageError, one_line
+from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tools.load import FOLDER, Tool, load_tool, tool_names
 from kprobe_exporter.tools.tool_model import OptionModel, OptionType
-from kprobe_exporter.trace.output import Interrupt, Output
-from kprobe_exporter.trace.rows import Shown
+from kprobe_exporter.trace.emit import read_back
+from kprobe_exporter.trace.rows import Display
 from kprobe_exporter.trace.run_tool import probes_of, records_process, run_tool
 from kprobe_exporter.trace.session import Scope, trace_session
-from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.mount import mounted
-from kprobe_exporter.util.rooted_path import ProbedFiles
 
 OWN = "own_"
 """The begin of the parameters that hold the values of a tool's own options."""
@@ -50,18 +51,39 @@ class Tools(NamedCommands):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return command(name) if name in tool_names() else None
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete the names of tools without reading their files, which would take too long."""
+        names = [name for name in tool_names() if name.startswith(incomplete)]
+        return [*map(CompletionItem, names), *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for subject, tools in by_subject().items():
-            with formatter.section(subject.capitalize()):
-                formatter.write_dl([(tool.name, tool.model.help) for tool in tools])
+        write_tools(formatter, [load_tool(FOLDER / f"{name}.yaml") for name in tool_names()], {})
 
 
-def by_subject() -> dict[str, list[Tool]]:
-    """Return all tools by their subjects."""
-    found: dict[str, list[Tool]] = {}
-    for tool in (load_tool(FOLDER / f"{name}.yaml") for name in tool_names()):
-        found.setdefault(tool.model.subject, []).append(tool)
-    return dict(sorted(found.items()))
+def write_tools(formatter: click.HelpFormatter, tools: Sequence[Tool], missing: Mapping[str, str]) -> None:
+    """Write the tools by their subjects, and what is ``missing`` for some of them."""
+    for subject in sorted({tool.model.subject for tool in tools}):
+        with formatter.section(subject.capitalize()):
+            found = [tool for tool in tools if tool.model.subject == subject]
+            formatter.write_dl([(tool.name, _summary(tool, missing.get(tool.name))) for tool in found])
+
+
+def _summary(tool: Tool, missing: str | None) -> str:
+    return tool.model.help if missing is None else f"{tool.model.help} NOT HERE: {one_line(missing)}."
+
+
+def missing_here(tools: Sequence[Tool], tracefs: Path | None) -> dict[str, str]:
+    """Return why tools cannot run on this kernel, as far as reading tells. Raises TracefsError."""
+    with mounted(tracefs) as root, kernel_errors():
+        files = ReadOnlyTracefs(root)
+        configs = [read_back(tool.text) for tool in tools]
+        found = look_each(configs, running_kernel(files), Symbols(files).visible)
+    return {
+        tool.name: (row.why[0] if row.why else row.state).rstrip(".")
+        for tool, rows in zip(tools, found, strict=True)
+        for row in reversed(rows)
+        if row.state == "down"
+    }
 
 
 @click.group(
@@ -70,17 +92,26 @@ def by_subject() -> dict[str, list[Tool]]:
     epilog="""\b
 Examples:
   kprobe-exporter tool                      # all tools, by subject
+  kprobe-exporter tool --live               # the same, and what this kernel lacks for some
   kprobe-exporter tool NAME --help          # its options, and examples
   kprobe-exporter tool NAME --emit-config   # the configuration with which the agent does the same
 """,
 )
+@click.option("--live", is_flag=True, help="List the tools, and what this kernel lacks for some of them.")
+@tracefs_option
 @click.pass_context
-def tool(ctx: click.Context) -> None:
+def tool(ctx: click.Context, live: bool, tracefs: Path | None) -> None:
     """Run a terminal tool until Ctrl-C, and leave the kernel as it was.
 
     Names, columns and options are those of bcc's tools where there are any. A tool needs no BPF, no
     compiler and no capability.
     """
+    if live:
+        tools = [load_tool(FOLDER / f"{name}.yaml") for name in tool_names()]
+        formatter = ctx.make_formatter()
+        write_tools(formatter, tools, missing_here(tools, tracefs))
+        click.echo(formatter.getvalue().strip())
+        ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -175,10 +206,8 @@ def _run(path: Path, given: dict[str, Any]) -> None:
         raise UsageError("--pid and --tid do not go together: a thread is of one process only.")
     probes = probes_of(tool)
     scope = Scope(given["pid"], given["tid"])
-    with Interrupt().heeded() as stop, kernel_errors():
-        logs.set_up("info" if given["verbose"] else "warning", "text")
-        out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
-        shown = Shown(
+    with tracing(given["tracefs"], verbose=given["verbose"]) as (files, probed_files, out):
+        shown = Display(
             "json" if given.get("as_json") else "csv" if given.get("as_csv") else "text",
             given.get("timestamp", False),
             given.get("stacks", False),
@@ -186,12 +215,7 @@ def _run(path: Path, given: dict[str, Any]) -> None:
             shutil.get_terminal_size().columns if out.terminal else None,
             given.get("interval"),
         )
-        with mounted(given["tracefs"]) as root, closing(ProbedFiles()) as probed_files:
-            files = MountedTracefs(root)
-            tgid = records_process(tool, probes)
-            with trace_session(
-                files, probed_files, scope, out, given.get("seconds"), tell, tgid=tgid
-            ) as session:
-                lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=given.get("flame"))
-    if lost:
-        tell(f"warning: {lost:,} events were lost, for the ring buffer was full: -p needs less.")
+        tgid, seconds = records_process(tool, probes), given.get("seconds")
+        with trace_session(files, probed_files, scope, out, seconds, tell, tgid=tgid) as session:
+            lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=given.get("flame"))
+    tell_lost(lost)

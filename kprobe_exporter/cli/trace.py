@@ -2,21 +2,24 @@
 
 import os
 import sys
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from kprobe_exporter.cli.completion import complete_definitions
-from kprobe_exporter.cli.options import Seconds, kernel_errors, tell, tracefs_option
+from kprobe_exporter.cli.options import Seconds, config_option, kernel_errors, tell, tracefs_option
 from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_line
 from kprobe_exporter.grammar.lexis import NAME
+from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.resolve import tracepoint_named
 from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
 from kprobe_exporter.trace.emit import configuration, read_back
-from kprobe_exporter.trace.loops import show_counts, write_objects
+from kprobe_exporter.trace.loops import show_counts, write_events
+from kprobe_exporter.trace.objects import show_object, show_text
 from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.trace.resolve import resolve
@@ -50,6 +53,7 @@ class TraceOptions:
     trace_dat: Path | None
     perfetto: Path | None
     emit: bool
+    paths: tuple[Path, ...]
     tracefs: Path | None
 
     @property
@@ -88,6 +92,7 @@ Examples:
   kprobe-exporter trace --flame out.svg -d 10 kprobe:vfs_fsync_range  # who calls it
   kprobe-exporter trace -u --folded call:vfs_fsync_range     # from the program on, by time
   kprobe-exporter trace --json r:do_sys_openat2 | jq 'select(.error)'
+  kprobe-exporter trace --config probes.yaml                 # all probes of a configuration
 """,
 )
 @click.option("-F", "--force", is_flag=True, help="Trace despite warnings.")
@@ -137,10 +142,11 @@ Examples:
     help="Write a timeline, which ui.perfetto.dev shows: calls and pairs as slices.",
 )
 @click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")
+@config_option("Trace the probes of a configuration instead, with --json as objects.")
 @tracefs_option
-@click.argument("definition", shell_complete=complete_definitions)
+@click.argument("definition", shell_complete=complete_definitions, required=False)
 @click.argument("filter_text", metavar="[FILTER]", required=False)
-def trace(definition: str, filter_text: str | None, **given: object) -> None:
+def trace(definition: str | None, filter_text: str | None, **given: object) -> None:
     """Trace DEFINITION until Ctrl-C, and leave the kernel as it was.
 
     DEFINITION is a line of the kernel's kprobe_events, as 'r:myopen do_sys_openat2 rval=$retval'; of
@@ -149,6 +155,9 @@ def trace(definition: str, filter_text: str | None, **given: object) -> None:
     kernel's, on the event's fields, which -v shows.
     """
     options = TraceOptions(**given)  # type: ignore[arg-type]
+    if options.paths or definition is None:
+        _trace_configured(definition, options)
+        return
     request = _parsed(definition, options.tracefs)
     _check(request, options, filter_text)
     if options.emit:
@@ -159,11 +168,56 @@ def trace(definition: str, filter_text: str | None, **given: object) -> None:
             _warn(warning.partition("warning: ")[2])
         click.echo(text, nl=False)
         return
+    with tracing(options.tracefs) as (files, probed_files, out):
+        _trace(files, probed_files, request, filter_text, options, out)
+
+
+@contextmanager
+def tracing(
+    tracefs: Path | None, *, verbose: bool = False
+) -> Iterator[tuple[MountedTracefs, ProbedFiles, Output]]:
+    """Yield what every trace needs: the mounted tracefs, the files of programs, and stdout.
+
+    Signals end the trace, and a KprobeExporterError says what went wrong.
+    """
     with Interrupt().heeded() as stop, kernel_errors():
-        logs.set_up("warning", "text")
+        logs.set_up("info" if verbose else "warning", "text")
         out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
-        with mounted(options.tracefs) as root, closing(ProbedFiles()) as probed_files:
-            _trace(MountedTracefs(root), probed_files, request, filter_text, options, out)
+        with mounted(tracefs) as root, closing(ProbedFiles()) as probed_files:
+            yield MountedTracefs(root), probed_files, out
+
+
+def _trace_configured(definition: str | None, options: TraceOptions) -> None:
+    """Trace all probes of a configuration."""
+    from kprobe_exporter.config.load import load  # noqa: PLC0415 - a trace of a definition needs none
+
+    if definition is not None or not options.paths:
+        raise UsageError("a trace has a DEFINITION or --config FILE: give one of them.")
+    _refuse_idle(
+        "--config",
+        {
+            "-F": options.force,
+            "-v": options.view,
+            "-H": options.headers,
+            "--by": bool(options.by),
+            "--folded or --flame": options.profiles,
+            "--emit-config": options.emit,
+        },
+    )
+    config = load(options.paths, DECODERS)
+    probes = [probe for probe in config.probes if probe.enabled]
+    scope, seconds = Scope(options.pid, options.tid), options.seconds
+    with (
+        tracing(options.tracefs) as (files, probed_files, out),
+        trace_session(files, probed_files, scope, out, seconds, tell, tgid=not options.count) as session,
+    ):
+        if options.count:
+            each = options.each
+            show_counts(session, probes, ", ".join(config.files), narrowed=each, each=each)
+            return
+        show = show_object if options.as_json else show_text
+        lost = write_events(session, probes, show, stacks=options.stacks)
+    tell_lost(lost)
 
 
 def _trace(
@@ -193,7 +247,7 @@ def _trace(
             by = options.by if options.count else None
             probes = read_back(configuration(request, filter_text, stacks=False, by=by)).probes
             if options.as_json:
-                lost = write_objects(session, probes, stacks=options.stacks)
+                lost = write_events(session, probes, show_object, stacks=options.stacks)
             elif options.perfetto is not None:
                 lost = write_timeline(session, probes, options.perfetto)
             elif options.profiles:
@@ -209,8 +263,12 @@ def _trace(
                 show_counts(session, probes, title, narrowed=narrowed, each=each)
         else:
             lost = _trace_text(session, probed_files, request, filter_text, options)
+    tell_lost(lost, why="or had no stack" if options.profiles else "for the ring buffer was full")
+
+
+def tell_lost(lost: int, why: str = "for the ring buffer was full") -> None:
+    """Tell how many events were lost, if any, and what to do."""
     if lost:
-        why = "or had no stack" if options.profiles else "for the ring buffer was full"
         _warn(f"{lost:,} events were lost, {why}: a filter, -p or --count needs less.")
 
 
@@ -266,9 +324,7 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         "-H": options.headers and way != "",
         "-s": options.stacks and way in ("-v", "--count", "--folded or --flame", "--perfetto"),
     }
-    for name, given in idle.items():
-        if given:
-            raise UsageError(f"{way} does nothing with {name}: leave one of them out.")
+    _refuse_idle(way, idle)
     if options.by and not options.count:
         raise UsageError("--by counts events: give --count, too.")
     if options.user_stacks and not options.profiles:
@@ -295,6 +351,13 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
             raise UsageError(f"{name}: no file can be made in {directory}: name one in another directory.")
     if filter_text is not None and (not filter_text.strip() or not filter_text.isprintable()):
         raise UsageError("the filter is empty or no single line: write it as 'FIELD < 0'.")
+
+
+def _refuse_idle(way: str, idle: Mapping[str, bool]) -> None:
+    """Refuse options that are given and that do nothing in this ``way``."""
+    for name, given in idle.items():
+        if given:
+            raise UsageError(f"{way} does nothing with {name}: leave one of them out.")
 
 
 def _warn(sentence: str) -> None:

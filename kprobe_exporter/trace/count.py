@@ -1,4 +1,4 @@
-"""Counts events with the agent's aggregation, and makes the numbers of a table from them."""
+"""ProbeCounts events with the agent's aggregation, and makes the numbers of a table from them."""
 
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
@@ -62,7 +62,7 @@ def counting(probe: Probe, *, narrowed: bool) -> Probe:
     return replace(made, aggregate="events") if narrowed else made
 
 
-class Counts:
+class ProbeCounts:
     """The numbers of a session's probes: of each hit, or if ``narrowed``, of events that pass.
 
     ``shown`` maps a probe to its target. Not thread-safe.
@@ -111,7 +111,7 @@ class Counts:
         }
 
 
-class TraceCounts(Counts):
+class TraceCounts(ProbeCounts):
     """The numbers of a trace, for the table of ``--count``."""
 
     def __init__(self, title: str, narrowed: bool) -> None:

@@ -14,8 +14,8 @@ PROBE, HITS = "probe", "hits_total"
 """The label of built-in metrics, and the one of them that each probe has."""
 
 
-class Metric(NamedTuple):
-    """A metric's label names, and its numbers by label set, in the unit of the field that it adds up."""
+class Growth(NamedTuple):
+    """What a metric grew by: its label names, and numbers by label set in the unit of the added field."""
 
     labels: tuple[str, ...]
     samples: Mapping[LabelValues, int]
@@ -51,7 +51,7 @@ class Interval(NamedTuple):
     def seconds(self) -> float:
         return self.at - (self.before.at if self.before is not None else 0.0)
 
-    def metrics(self) -> dict[str, Metric]:
+    def metrics(self) -> dict[str, Growth]:
         """Return what each metric grew by; ``NAME_count`` and ``NAME_sum`` of a histogram. Gauges do not."""
         then = dict(self.before._totals()) if self.before is not None else {}
         gauges = {self._short(family.name) for family in self.numbers.families if family.type == "gauge"}
@@ -65,8 +65,8 @@ class Interval(NamedTuple):
     def _short(self, name: str) -> str:
         return name.removeprefix(f"{self.namespace}_")
 
-    def _totals(self) -> Iterator[tuple[str, Metric]]:
-        yield HITS, Metric((PROBE,), {(probe,): number for probe, number in self.counted.items()})
+    def _totals(self) -> Iterator[tuple[str, Growth]]:
+        yield HITS, Growth((PROBE,), {(probe,): number for probe, number in self.counted.items()})
         for family in self.numbers.families:
             name = self._short(family.name)
             if name == HITS:
@@ -79,8 +79,8 @@ class Interval(NamedTuple):
                 else:
                     whole[key] = round(value / scale)
             if family.type == "histogram":
-                yield f"{name}_count", Metric(family.labels, counts)
-            yield f"{name}_sum" if family.type == "histogram" else name, Metric(family.labels, whole)
+                yield f"{name}_count", Growth(family.labels, counts)
+            yield f"{name}_sum" if family.type == "histogram" else name, Growth(family.labels, whole)
 
     def histograms(self, names: Iterable[str]) -> list[Histogram]:
         """Return the histograms of these metrics that grew, each with what it grew by."""
@@ -152,7 +152,7 @@ def table(interval: Interval, columns: Sequence[Column]) -> list[Row]:
     return rows
 
 
-def interval_hits(metrics: Mapping[str, Metric], probe: str) -> int:
+def interval_hits(metrics: Mapping[str, Growth], probe: str) -> int:
     """Return the events of a probe, 0 if there is none of the name."""
     return metrics[HITS].samples.get((probe,), 0)
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import TracefsError, counted
 from kprobe_exporter.trace.capture import Capture, collected, each_event
-from kprobe_exporter.trace.count import Counts, TraceCounts, counting
-from kprobe_exporter.trace.objects import show_object
+from kprobe_exporter.trace.count import ProbeCounts, TraceCounts, counting
+from kprobe_exporter.trace.objects import ShowAs
 from kprobe_exporter.trace.output import Gone, Output
 from kprobe_exporter.trace.record_lines import Lines
 from kprobe_exporter.trace.session import TraceSession
@@ -27,14 +27,14 @@ TURN = 0.1
 REDRAW = 1.0
 
 
-def write_objects(session: TraceSession, probes: Sequence[Probe], *, stacks: bool) -> int:
-    """Write each event as a JSON object; return the number of lost events."""
+def write_events(session: TraceSession, probes: Sequence[Probe], show_as: ShowAs, *, stacks: bool) -> int:
+    """Write each event, as ``show_as`` has it; return the number of lost events."""
     lines = Lines(session.out.write_raw, stacks=stacks)
     wanted = [each_event(probe, stacks=stacks) for probe in probes]
     with collected(session, wanted, lines.consume, single=True, all_fields=True) as capture:
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
             spec = attached.spec
-            show = show_object(plan.probe.name, attached.layout, spec.kind, spec.target)
+            show = show_as(plan.probe.name, attached.layout, spec.kind, spec.target)
             lines.add(attached.layout, show, attached.residual_filter)
         with suppress(Gone):
             run_until_end(session, capture, lambda passed: None)
@@ -68,7 +68,7 @@ def show_counts(
             redraw(run_until_end(session, capture, redraw), last=True)
 
 
-def read_hits(session: TraceSession, capture: Capture, counts: Counts) -> None:
+def read_hits(session: TraceSession, capture: Capture, counts: ProbeCounts) -> None:
     """Have the kernel's counts taken over. Raises TracefsError."""
     try:
         kernel = read_counts(session.instance, capture.parts)

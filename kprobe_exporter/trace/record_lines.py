@@ -1,6 +1,8 @@
 """Writes records as lines, each with its stack, which may come after the record."""
 
+import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 from kprobe_exporter.aggregate.recipes import passes
@@ -13,6 +15,17 @@ MOST_WAITING = 4096
 Frames: TypeAlias = tuple[bytes, ...]
 Show: TypeAlias = Callable[[Record, Frames], str]
 """Returns the lines of a record with its stack, which is empty without one."""
+
+
+class TraceClock:
+    """Converts the instance's times to wall time; the offset is that of the start."""
+
+    def __init__(self, offset: int | None = None) -> None:
+        self._offset = time.time_ns() - time.monotonic_ns() if offset is None else offset
+
+    def time(self, moment: int) -> datetime:
+        """Return the local wall time of a moment in nanoseconds of the instance's clock."""
+        return datetime.fromtimestamp((moment + self._offset) / 1e9, UTC).astimezone()
 
 
 class Lines:

@@ -3,11 +3,10 @@
 import csv
 import io
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.aggregate.attached_layout import attribute_readers, changes_for
@@ -23,7 +22,7 @@ from kprobe_exporter.tools.columns import Cell, Column, header, line
 from kprobe_exporter.trace.capture import collected
 from kprobe_exporter.trace.loops import run_until_end, wants_color
 from kprobe_exporter.trace.output import Gone
-from kprobe_exporter.trace.record_lines import Frames, Lines, Show
+from kprobe_exporter.trace.record_lines import Frames, Lines, Show, TraceClock
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import BOLD, RESET
 from kprobe_exporter.tracefs.profile import buffer_stats
@@ -34,7 +33,7 @@ CellOf: TypeAlias = Callable[[Record], Cell]
 STACK_INDENT = "        "
 
 
-class Shown(NamedTuple):
+class Display(NamedTuple):
     """How a tool shows its results, as its command line says.
 
     ``width`` is that of the terminal, None elsewhere. ``most`` is the number of rows, None for all.
@@ -50,17 +49,6 @@ class Shown(NamedTuple):
     def cut(self, text: str) -> str:
         """Return a line that is no longer than the terminal is wide."""
         return text if self.width is None else text[: self.width]
-
-
-class Clock:
-    """Converts the instance's times to wall time; the offset is that of the start."""
-
-    def __init__(self, offset: int | None = None) -> None:
-        self._offset = time.time_ns() - time.monotonic_ns() if offset is None else offset
-
-    def time(self, moment: int) -> datetime:
-        """Return the local wall time of a moment in nanoseconds of the instance's clock."""
-        return datetime.fromtimestamp((moment + self._offset) / 1e9, UTC).astimezone()
 
 
 def cells(layout: Layout, labels: Sequence[LabelSpec], columns: Sequence[Column]) -> list[CellOf | None]:
@@ -93,8 +81,8 @@ def row_lines(
     layout: Layout,
     labels: Sequence[LabelSpec],
     columns: Sequence[Column],
-    shown: Shown,
-    clock: Clock,
+    shown: Display,
+    clock: TraceClock,
 ) -> Show:
     """Return the function that makes the line, and the lines of the stack, of a record of this layout."""
     readers = cells(layout, labels, columns)
@@ -137,7 +125,7 @@ def csv_line(values: Sequence[object]) -> str:
     return text.getvalue()
 
 
-def heading(columns: Sequence[Column], shown: Shown, *, color: bool) -> str | None:
+def heading(columns: Sequence[Column], shown: Display, *, color: bool) -> str | None:
     """Return the line above the rows; None for JSON, which has none."""
     if shown.form == "json":
         return None
@@ -147,12 +135,14 @@ def heading(columns: Sequence[Column], shown: Shown, *, color: bool) -> str | No
     return f"{BOLD}{text}{RESET}" if color else text
 
 
-def show_rows(session: TraceSession, probes: Sequence[Probe], columns: Sequence[Column], shown: Shown) -> int:
+def show_rows(
+    session: TraceSession, probes: Sequence[Probe], columns: Sequence[Column], shown: Display
+) -> int:
     """Write a line an event until the session ends; return the number of lost events."""
     out = session.out
     lines = Lines(out.write_raw, stacks=shown.stacks, most=shown.most, finished=out.stop.set)
     wanted = [replace(probe, stack=shown.stacks) for probe in probes]
-    clock = Clock()
+    clock = TraceClock()
     with collected(session, wanted, lines.consume, single=True) as capture:
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
             export = plan.probe.export

@@ -9,7 +9,7 @@ from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.load import Tool
 from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
 from kprobe_exporter.trace.emit import read_back
-from kprobe_exporter.trace.rows import Shown, show_rows
+from kprobe_exporter.trace.rows import Display, show_rows
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.tables import TableView, show_tables
 
@@ -31,7 +31,7 @@ def run_tool(
     session: TraceSession,
     tool: Tool,
     probes: Sequence[Probe],
-    shown: Shown,
+    shown: Display,
     *,
     each: bool,
     flame: Path | None,

@@ -11,12 +11,12 @@ from kprobe_exporter.config.model import Probe
 from kprobe_exporter.tools.columns import Column, header, line
 from kprobe_exporter.tools.tool_model import Unit, View
 from kprobe_exporter.trace.capture import NAMESPACE, collected
-from kprobe_exporter.trace.count import Counts
+from kprobe_exporter.trace.count import ProbeCounts
 from kprobe_exporter.trace.histograms import histogram_lines, histogram_object
 from kprobe_exporter.trace.interval_numbers import Interval, Row, is_label, ordered, table
 from kprobe_exporter.trace.loops import Screen, read_hits, run_until_end, wants_color
 from kprobe_exporter.trace.output import Gone
-from kprobe_exporter.trace.rows import Shown, csv_line
+from kprobe_exporter.trace.rows import Display, csv_line
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import BOLD, RESET
 
@@ -35,7 +35,7 @@ class TableView:
     """Makes the lines of each interval. It remembers whether the header was written."""
 
     def __init__(
-        self, view: View, columns: Sequence[Column], sort: str | None, unit: Unit | None, shown: Shown
+        self, view: View, columns: Sequence[Column], sort: str | None, unit: Unit | None, shown: Display
     ) -> None:
         self._view, self._columns, self._sort, self._unit, self._shown = view, columns, sort, unit, shown
         self._headed = False
@@ -105,14 +105,14 @@ def _labels(interval: Interval) -> set[str]:
 
 
 def show_tables(
-    session: TraceSession, probes: Sequence[Probe], view: TableView, shown: Shown, *, each: bool
+    session: TraceSession, probes: Sequence[Probe], view: TableView, shown: Display, *, each: bool
 ) -> int:
     """Write what the metrics grew by in each interval, or by the end; return the number of lost events.
 
     ``each``: only some threads are traced, so that every event has to be recorded. On a terminal ``top`` is
     drawn over the previous one.
     """
-    counts, out = Counts(narrowed=False), session.out
+    counts, out = ProbeCounts(narrowed=False), session.out
     wanted = [replace(probe, aggregate="events") for probe in probes] if each else list(probes)
     histograms = [metric.name for probe in probes for metric in probe.metrics if metric.kind == "histogram"]
     screen = Screen(out, over=view.redrawn)

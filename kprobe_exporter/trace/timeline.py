@@ -14,7 +14,7 @@ from kprobe_exporter.model.records import LAYOUT_ID, Batch, Record
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.trace.capture import collected, each_event
 from kprobe_exporter.trace.loops import run_until_end
-from kprobe_exporter.trace.objects import object_maker
+from kprobe_exporter.trace.objects import describer
 from kprobe_exporter.trace.output import Gone
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.profile import buffer_stats
@@ -25,7 +25,7 @@ class _Event(NamedTuple):
     """How the records of one layout are drawn. ``nested``: calls, which lie in each other on their thread."""
 
     probe: str
-    make: Callable[[Record, tuple[bytes, ...]], Mapping[str, Any]]
+    describe: Callable[[Record], Mapping[str, Any]]
     passes: Callable[[Record], bool]
     nested: bool
 
@@ -42,7 +42,7 @@ class TimelineEvents:
         layout, only, join = attached.layout, attached.residual_filter, attached.joined
         self._events[layout.layout_id] = _Event(
             probe,
-            object_maker(probe, layout, attached.spec.kind, attached.spec.target),
+            describer(probe, layout, attached.spec.kind, attached.spec.target),
             passes(layout, only) if only is not None else lambda record: True,
             nested=join is not None and (join.by == "stack" or join.key == ("tid",)),
         )
@@ -52,7 +52,7 @@ class TimelineEvents:
         for record in batch.records:
             event = self._events[record[LAYOUT_ID]]
             if event.passes(record):
-                self._draw(event, event.make(record, ()))
+                self._draw(event, event.describe(record))
         for loss in batch.losses:
             self._timeline.loss(loss.cpu, loss.start, loss.end)
 

@@ -15,7 +15,7 @@ from kprobe_exporter.model.records import Batch, Layout, Record
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.trace import record_lines as module
-from kprobe_exporter.trace.objects import json_value, show_object
+from kprobe_exporter.trace.objects import json_value, show_object, show_text
 from kprobe_exporter.trace.record_lines import Lines
 
 ENTRY = Layout(0, "mine", "mine", "entry", "vfs_read", args=(Arg("name", "str"), Arg("comm", "str")))
@@ -160,3 +160,20 @@ def test_events_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_WAITING", 3)
     found = shown(Batch([record(number) for number in range(10)]), stacks=True, finish=False)
     assert [each["time_ns"] for each in found] == [*range(7)]
+
+
+def test_a_line_of_text() -> None:
+    written: list[bytes] = []
+    lines = Lines(written.append, stacks=True)
+    lines.add(ENTRY, show_text("mine", ENTRY, "kprobe", "kprobe:vfs_read"))
+    lines.add(JOINED, show_text("calls", JOINED, "call", "call:vfs_read"))
+    one = record(1, b"a b\x1b\n")
+    call = (1, 5, 3, 11, 10, b"main", 1_500_000, -9, b"cat")
+    lines.consume(Batch([one, call], stacks=[(one, (b"f\x1b",))]))
+    lines.finish()
+    first, stack, second = b"".join(written).decode().splitlines()
+    assert first.split(" ", 1)[1] == 'mine                 cat-11                   name="a b\\u001b\\n"'
+    assert stack == "        f\\x1b"
+    assert second.split(" ", 1)[1].split() == [
+        *("calls", "cat-11", "return=-9", "error=EBADF", "caller=main", "in", "1.500", "ms")
+    ]

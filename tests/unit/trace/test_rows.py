@@ -14,8 +14,8 @@ from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import label_spec
 from kprobe_exporter.tools.columns import column_of
 from kprobe_exporter.tools.tool_model import ColumnModel
-from kprobe_exporter.trace.record_lines import Lines
-from kprobe_exporter.trace.rows import Clock, Form, Shown, heading, row_lines
+from kprobe_exporter.trace.record_lines import Lines, TraceClock
+from kprobe_exporter.trace.rows import Display, Form, heading, row_lines
 
 ARGS = Arg("sig", "int"), Arg("file", "str"), Arg("duration", "int"), Arg("comm", "str")
 LAYOUT = Layout(1, "p", "p", "joined", "f", args=ARGS, absent=frozenset({"gone"}))
@@ -51,9 +51,9 @@ def record(number: int = 5, file: bytes | None = b"/x", pid: int | None = 10) ->
 def shown(*records: Record, stacks: dict[int, bytes] | None = None, **how: object) -> list[str]:
     """Return the lines of some records; ``stacks`` are by the records' places."""
     written: list[bytes] = []
-    options = Shown(**how)._replace(stacks=stacks is not None)  # type: ignore[arg-type]
+    options = Display(**how)._replace(stacks=stacks is not None)  # type: ignore[arg-type]
     lines = Lines(written.append, stacks=options.stacks, most=options.most)
-    lines.add(LAYOUT, row_lines(LAYOUT, LABELS, COLUMNS, options, Clock(0)))
+    lines.add(LAYOUT, row_lines(LAYOUT, LABELS, COLUMNS, options, TraceClock(0)))
     frames = [(records[place], (name,)) for place, name in (stacks or {}).items()]
     lines.consume(Batch([*records], stacks=frames))
     lines.finish()
@@ -62,7 +62,7 @@ def shown(*records: Record, stacks: dict[int, bytes] | None = None, **how: objec
 
 def test_a_row() -> None:
     """A field that this kernel or this probe lacks is empty."""
-    assert heading(COLUMNS, Shown(), color=False) == (
+    assert heading(COLUMNS, Display(), color=False) == (
         "PID     COMM             SIG      GONE     OTHER          MS FILE"
     )
     assert shown(record()) == ["10      cat              SIGKILL  -        -           2.500 /x"]
@@ -83,7 +83,7 @@ def test_an_object() -> None:
 
 
 def test_comma_separated() -> None:
-    head = heading(COLUMNS, Shown("csv"), color=False)
+    head = heading(COLUMNS, Display("csv"), color=False)
     assert head == "TIME,PID,COMM,SIG,GONE,OTHER,MS,FILE"
     [(time, *values)] = csv.reader(shown(record(file=b'a,"b'), form="csv"))
     assert datetime.fromisoformat(time)
@@ -103,8 +103,8 @@ def test_a_hostile_name() -> None:
 
 
 def test_a_narrow_terminal_cuts() -> None:
-    assert heading(COLUMNS, Shown(width=12), color=False) == "PID     COMM"
-    assert heading(COLUMNS, Shown(width=12), color=True) == "\x1b[1mPID     COMM\x1b[0m"
+    assert heading(COLUMNS, Display(width=12), color=False) == "PID     COMM"
+    assert heading(COLUMNS, Display(width=12), color=True) == "\x1b[1mPID     COMM\x1b[0m"
     assert shown(record(), width=12) == ["10      cat "]
 
 

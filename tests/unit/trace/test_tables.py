@@ -11,7 +11,7 @@ from kprobe_exporter.model.snapshot import Family, HistogramValue
 from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.tool_model import ColumnModel, View
 from kprobe_exporter.trace.interval_numbers import Interval
-from kprobe_exporter.trace.rows import Shown
+from kprobe_exporter.trace.rows import Display
 from kprobe_exporter.trace.tables import TableView
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -41,7 +41,7 @@ ALONE = (column_of("HIT", "hit"),)
 
 def lines(*columns: Column, view: View = "counts", **how: object) -> list[str]:
     """Return the lines of two intervals."""
-    made = TableView(view, columns, None, None, Shown(**how))  # type: ignore[arg-type]
+    made = TableView(view, columns, None, None, Display(**how))  # type: ignore[arg-type]
     return [line for each in (FIRST, SECOND) for line in made.lines(each, ["size"], NOW)]
 
 
