@@ -11,8 +11,9 @@ from itertools import pairwise
 
 import pytest
 
+from kprobe_exporter.trace.table import BOLD, RESET
 from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, packaged, run_case
-from tests.support.trace_process import StartTrace
+from tests.support.trace_process import SIZE, StartTrace
 
 NOBODY = 4194305
 """A process id above the kernel's limit."""
@@ -73,8 +74,12 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_tool(case: ToolCase, trace: StartTrace, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.needs(feature) for feature in case.needs]) for case in CASES],
+    ids=str,
+)
+def test_a_tool(case: ToolCase, trace: StartTrace) -> None:
     rows, expected = run_case(case, trace)
     assert expected
     compare(rows, expected, exact=case.exact)
@@ -83,3 +88,37 @@ def test_a_tool(case: ToolCase, trace: StartTrace, request: pytest.FixtureReques
 def test_every_tool_has_a_case() -> None:
     others = {"runqlat"}
     assert {*packaged()} - {case.tool for case in CASES} == others
+
+
+class TestEnd:
+    """However a tool ends, the kernel is as it was before: the fixture ``as_found`` compares."""
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    @pytest.mark.parametrize("tool", ["killsnoop", "syscount", "runqlat"])
+    def test_by_a_signal(self, trace: StartTrace, tool: str, number: int) -> None:
+        started = trace(tool, "-v", command="tool")
+        started.wait_until_tracing()
+        assert started.end(number) == 0, started.errors
+
+    def test_by_a_closed_pipe(self, trace: StartTrace) -> None:
+        out, stdout = os.pipe()
+        started = trace("syscount", "-i", "0.2", "-v", command="tool", stdout=stdout)
+        os.close(stdout)
+        started.wait_until_tracing()
+        os.close(out)
+        assert started.wait() == 0, started.errors
+
+    def test_after_its_rows(self, trace: StartTrace) -> None:
+        started = trace("killsnoop", "-v", "-n", "3", command="tool")
+        started.wait_until_tracing()
+        for _ in range(5):
+            os.kill(os.getpid(), 0)
+        assert started.wait() == 0
+        assert len(started.output.splitlines()) == 1 + 3
+
+    def test_on_a_terminal(self, trace: StartTrace) -> None:
+        """A table is drawn over the one before, no line is wider than the terminal, and names are escaped."""
+        started = trace("syscount", "-P", "-i", "0.3", "-v", command="tool", terminal=True)
+        started.wait_for(b"PID", 30)
+        assert started.end() == 0
+        assert max(map(len, started.output.decode().splitlines())) <= SIZE[1] + len(BOLD + RESET)

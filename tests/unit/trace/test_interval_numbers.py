@@ -10,23 +10,25 @@ from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.tool_model import ColumnModel
 from kprobe_exporter.trace.interval_numbers import Interval, Row, ordered, table
 
-NO_NUMBERS = {"hits": {}, "misses": {}, "events": {}, "lost": {}, "overflows": {}, "lost_of": {}}
-
 
 def families(scale: int) -> tuple[Family, ...]:
     """Return families whose numbers are in proportion to ``scale``."""
     spread = HistogramValue((1.0, 2.0), (scale, 0, scale), 0.5 * scale)
-    by_key = {("1", "a"): 10.0 * scale, ("2", "b"): 30.0 * scale, ("2", "c"): 5.0 * scale}
+    by_key: dict[tuple[str, ...], float | HistogramValue] = {
+        ("1", "a"): 10.0 * scale,
+        ("2", "b"): 30.0 * scale,
+        ("2", "c"): 5.0 * scale,
+    }
     return (
         Family("kprobe_hits_total", "counter", "", ("probe",), {("hit",): 999.0}),
-        Family("kprobe_bytes_total", "counter", "", ("pid", "comm"), dict(by_key)),
+        Family("kprobe_bytes_total", "counter", "", ("pid", "comm"), by_key),
         Family("kprobe_io_seconds", "histogram", "", ("pid", "comm"), {("1", "a"): spread}),
         Family("kprobe_depth", "gauge", "", ("pid", "comm"), {("1", "a"): 7.0}),
     )
 
 
 def interval(counted: Mapping[str, int], scale: int = 1, before: Interval | None = None) -> Interval:
-    numbers = Numbers(families=families(scale), decode_failures={}, buffer_bytes=0, **NO_NUMBERS)  # type: ignore[arg-type]
+    numbers = Numbers(families(scale), {}, {}, {}, {}, {}, {}, 0)
     scales = {"kprobe_io_seconds": 1e-9}
     return Interval(numbers, counted, 2.0 * scale, before, "kprobe", scales, {"hit": "vfs_read"})
 

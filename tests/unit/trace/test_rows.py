@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.config.model import Decode, Label
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.records import Batch, Layout, Record
+from kprobe_exporter.model.stacks import Stack
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import label_spec
 from kprobe_exporter.tools.columns import column_of
@@ -54,7 +55,7 @@ def shown(*records: Record, stacks: dict[int, bytes] | None = None, **how: objec
     options = Display(**how)._replace(stacks=stacks is not None)  # type: ignore[arg-type]
     lines = Lines(written.append, stacks=options.stacks, most=options.most)
     lines.add(LAYOUT, row_lines(LAYOUT, LABELS, COLUMNS, options, TraceClock(0)))
-    frames = [(records[place], (name,)) for place, name in (stacks or {}).items()]
+    frames: list[tuple[Record, Stack]] = [(records[place], (name,)) for place, name in (stacks or {}).items()]
     lines.consume(Batch([*records], stacks=frames))
     lines.finish()
     return b"".join(written).decode().splitlines()
@@ -86,7 +87,7 @@ def test_comma_separated() -> None:
     head = heading(COLUMNS, Display("csv"), color=False)
     assert head == "TIME,PID,COMM,SIG,GONE,OTHER,MS,FILE"
     [(time, *values)] = csv.reader(shown(record(file=b'a,"b'), form="csv"))
-    assert datetime.fromisoformat(time)
+    assert datetime.fromisoformat(time).timestamp() == 0.0025
     assert values == ["10", "cat", "SIGKILL", "", "", "2.5", 'a,"b']
 
 

@@ -19,13 +19,15 @@ NAMES = ("a\x1b", "b", "c")
 
 
 def interval(times: int, before: Interval | None = None) -> Interval:
-    counts = {("7", name): 10.0 * number * times for number, name in enumerate(NAMES, 1)}
+    counts: dict[tuple[str, ...], float | HistogramValue] = {
+        ("7", name): 10.0 * number * times for number, name in enumerate(NAMES, 1)
+    }
     spread = HistogramValue((1.0, 2.0), (times, 0, 0), 0.5)
     families = (
-        Family("kprobe_n_total", "counter", "", ("pid", "comm"), dict(counts)),
+        Family("kprobe_n_total", "counter", "", ("pid", "comm"), counts),
         Family("kprobe_size", "histogram", "", (), {(): spread}),
     )
-    numbers = Numbers(families, {}, {}, {}, {}, {}, {}, {}, 0)
+    numbers = Numbers(families, {}, {}, {}, {}, {}, {}, 0)
     return Interval(numbers, {"hit": 4 * times}, float(times), before, "kprobe", {}, {})
 
 
