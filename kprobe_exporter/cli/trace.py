@@ -11,9 +11,11 @@ import click
 
 from kprobe_exporter.cli.completion import complete_definitions
 from kprobe_exporter.cli.options import Seconds, config_option, kernel_errors, tell, tracefs_option
+from kprobe_exporter.cli.scope import scope_options
 from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_line
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.resolve import tracepoint_named
 from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
@@ -24,7 +26,7 @@ from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.trace.resolve import resolve
 from kprobe_exporter.trace.save_pages import save_pages
-from kprobe_exporter.trace.session import Scope, TraceSession, text_specs, trace_session
+from kprobe_exporter.trace.session import TraceSession, text_specs, trace_session
 from kprobe_exporter.trace.text import show_format
 from kprobe_exporter.trace.text import trace as trace_text
 from kprobe_exporter.trace.timeline import write_timeline
@@ -40,8 +42,7 @@ class TraceOptions:
     force: bool
     seconds: float | None
     headers: bool
-    pid: int | None
-    tid: int | None
+    scope: Scope
     stacks: bool
     user_stacks: bool
     view: bool
@@ -71,11 +72,6 @@ class TraceOptions:
         """Whether events are collected as the agent does, instead of printed as the kernel's text."""
         return self.records or self.count or self.profiles
 
-    @property
-    def each(self) -> bool:
-        """Whether only some threads are traced."""
-        return self.pid is not None or self.tid is not None
-
 
 @click.command(
     epilog="""\b
@@ -91,6 +87,8 @@ Examples:
   kprobe-exporter trace --count --by comm call:vfs_read      # a live table, with durations and programs
   kprobe-exporter trace --flame out.svg -d 10 kprobe:vfs_fsync_range  # who calls it
   kprobe-exporter trace -u --folded call:vfs_fsync_range     # from the program on, by time
+  kprobe-exporter trace -c 'make -j2' sched:sched_process_exec  # all that a command starts
+  kprobe-exporter trace --count --pod 'db*' --comm postgres call:vfs_fsync_range
   kprobe-exporter trace --json r:do_sys_openat2 | jq 'select(.error)'
   kprobe-exporter trace --config probes.yaml                 # all probes of a configuration
 """,
@@ -104,8 +102,7 @@ Examples:
     metavar="SECS",
     help="Trace for so long; the text is buffered in the kernel and written at the end.",
 )
-@click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="Only this process.")
-@click.option("-L", "--tid", type=click.IntRange(min=1), metavar="TID", help="Only this thread.")
+@scope_options
 @click.option("-v", "--view", is_flag=True, help="Print the event's format, and do not trace.")
 @click.option("-H", "--headers", is_flag=True, help="Print the header of the columns.")
 @click.option("-s", "--stacks", is_flag=True, help="Print the kernel stack after each event.")
@@ -206,13 +203,13 @@ def _trace_configured(definition: str | None, options: TraceOptions) -> None:
     )
     config = load(options.paths, DECODERS)
     probes = [probe for probe in config.probes if probe.enabled]
-    scope, seconds = Scope(options.pid, options.tid), options.seconds
+    scope, seconds = options.scope, options.seconds
     with (
         tracing(options.tracefs) as (files, probed_files, out),
         trace_session(files, probed_files, scope, out, seconds, tell, tgid=not options.count) as session,
     ):
         if options.count:
-            each = options.each
+            each = scope.narrows
             show_counts(session, probes, ", ".join(config.files), narrowed=each, each=each)
             return
         show = show_object if options.as_json else show_text
@@ -238,9 +235,9 @@ def _trace(
         raise TracefsError("not traced because of the warning: give -F to try it all the same.")
     request = found.request
     held = options.seconds is not None and not (options.planned or options.trace_dat is not None)
-    scope = Scope(options.pid, options.tid)
+    each = options.scope.narrows
     with trace_session(
-        files, probed_files, scope, out, options.seconds, tell, held=held, tgid=options.records
+        files, probed_files, options.scope, out, options.seconds, tell, held=held, tgid=options.records
     ) as session:
         lost = 0
         if options.planned:
@@ -251,14 +248,11 @@ def _trace(
             elif options.perfetto is not None:
                 lost = write_timeline(session, probes, options.perfetto)
             elif options.profiles:
-                profile = count_stacks(
-                    session, probes, request.title, each=options.each, user=options.user_stacks
-                )
+                profile = count_stacks(session, probes, request.title, each=each, user=options.user_stacks)
                 tell(write_profile(profile, out, folded_text=options.folded, flame=options.flame))
                 lost = profile.lost
             else:
                 title = f"{request.title}{f' if {filter_text}' if filter_text else ''}"
-                each = options.each
                 narrowed = each or filter_text is not None
                 show_counts(session, probes, title, narrowed=narrowed, each=each)
         else:
@@ -319,8 +313,7 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
     records_nothing = way in ("-v", "--emit-config")
     idle = {
         "-d": options.seconds is not None and records_nothing,
-        "-p": options.pid is not None and records_nothing,
-        "-L": options.tid is not None and records_nothing,
+        "a scope": options.scope.narrows and records_nothing,
         "-H": options.headers and way != "",
         "-s": options.stacks and way in ("-v", "--count", "--folded or --flame", "--perfetto"),
     }
@@ -329,8 +322,6 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         raise UsageError("--by counts events: give --count, too.")
     if options.user_stacks and not options.profiles:
         raise UsageError("-u counts stacks: give --folded or --flame FILE, too.")
-    if options.pid is not None and options.tid is not None:
-        raise UsageError("-p and -L do not go together: a thread is of one process only.")
     target = request.target
     if (
         target is not None

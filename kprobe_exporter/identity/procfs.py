@@ -1,6 +1,7 @@
 """The /proc that numbers threads as the kernel's events do, and the namespaces of this process."""
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,17 +33,19 @@ def host_proc(proc: Path = Path("/proc")) -> Path | None:
     """
     if namespace(proc, "pid") == INITIAL:
         return proc
+    return next(filter(_has_kernel_threads, mounts(proc, "proc")), None)
+
+
+def mounts(proc: Path, kind: str) -> Iterator[Path]:
+    """Yield the places where the root of a file system of this kind is mounted (proc_pid_mountinfo(5))."""
     mountinfo = ""
     with suppress(OSError):
         mountinfo = (proc / "self/mountinfo").read_text(errors="surrogateescape")
     for line in mountinfo.split("\n"):
         head, _, tail = line.partition(" - ")
         fields = head.split(" ")
-        if tail.startswith("proc ") and len(fields) > 4 and fields[3] == "/":
-            place = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4]))
-            if _has_kernel_threads(place):
-                return place
-    return None
+        if tail.startswith(f"{kind} ") and len(fields) > 4 and fields[3] == "/":
+            yield Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4]))
 
 
 def _has_kernel_threads(proc: Path) -> bool:

@@ -128,14 +128,6 @@ class ContainerFiles:
         found = (file for place in places.values() for file, own in place.files.items() if own & wanted)
         return next(found, None)
 
-    def _selects(self, within: Within, one: Container) -> bool:
-        pod = self._pods.find(one.id, one.pod) if one.pod is not None or within.pod is not None else None
-        return within.selects(
-            one.id,
-            None if pod is None else pod.container,
-            None if pod is None else f"{pod.namespace}/{pod.name}",
-        )
-
     def _followed(
         self, probe: Probe, running: Mapping[Container, list[int]], now: float
     ) -> dict[Container, _Place]:
@@ -145,7 +137,7 @@ class ContainerFiles:
         places = places if before == probe else {}
         self._denied.pop(probe.name, None)
         for one, pids in running.items():
-            if one in places or self._selects(probe.within, one):
+            if one in places or selects(probe.within, self._pods, one):
                 self._search(places, probe, one, pids, now)
         return {one: place for one, place in places.items() if now - place.last_seen < LINGER}
 
@@ -182,6 +174,16 @@ class ContainerFiles:
         """Return a process of a container, None if there is none any more, and the probe's files in there."""
         pid = next((pid for pid in pids if self._running.has_root(one, pid)), None)
         return pid, [] if pid is None else _found(_rooted(probe, self._running.root(pid)))
+
+
+def selects(within: Within, pods: Pods, one: Container) -> bool:
+    """Return whether a container is one of those that ``within`` describes."""
+    pod = pods.find(one.id, one.pod) if one.pod is not None or within.pod is not None else None
+    return within.selects(
+        one.id,
+        None if pod is None else pod.container,
+        None if pod is None else f"{pod.namespace}/{pod.name}",
+    )
 
 
 def _rooted(probe: Probe, root: Path) -> Probe:

@@ -8,7 +8,8 @@ from contextlib import suppress
 class Shutdown:
     """Any thread or signal handler may set it, and it stays set. A reload may be requested repeatedly.
 
-    After a second signal to stop, ``gives_up`` is true: the process ends without all that a stop does.
+    A signal to stop makes ``signalled`` true. A second one makes ``gives_up`` true: the process ends without
+    all that a stop does.
 
     It is not a threading.Event, whose ``set`` takes a lock: a second signal that arrives while the first
     one's handler holds the lock would deadlock. A write to a pipe takes no lock.
@@ -20,7 +21,7 @@ class Shutdown:
 
     def __init__(self) -> None:
         self._read, self.wake_up_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._set = self._reload = self._signalled = self.gives_up = False
+        self._set = self._reload = self.signalled = self.gives_up = False
 
     def set(self) -> None:
         self._set = True
@@ -28,7 +29,7 @@ class Shutdown:
 
     def signal(self) -> None:
         """Handle one signal to stop."""
-        self._signalled, self.gives_up = True, self._signalled
+        self.signalled, self.gives_up = True, self.signalled
         self.set()
 
     def ask_reload(self) -> None:

@@ -114,6 +114,7 @@ def run_until_end(
     for plan, attached in zip(capture.plans, capture.attached, strict=True):
         log.info("%s is traced at %s: %s", plan.probe.name, attached.spec.target, attached.spec.because)
     log.info("%s traced", counted(len(capture.attached), "probe"))
+    session.begin()
     started = time.monotonic()
     drawn = passed = 0.0
     while not out.stop.is_set() and (seconds is None or passed < seconds):
@@ -123,7 +124,7 @@ def run_until_end(
         out.stop.wait_for(capture.pipe.descriptors if capture.pipe else (), left, out.watched)
         if capture.pipe is not None:
             capture.pipe.empty(last=False)
-        session.threads.look()
+        session.look()
         passed = time.monotonic() - started
         ending = seconds is not None and passed >= seconds
         if interval is not None and passed - drawn >= interval and not ending:

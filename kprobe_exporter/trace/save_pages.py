@@ -52,11 +52,12 @@ def save_pages(
             for probe in reversed(probes):
                 probe.enable()
             out.say(f"Recording {title}. Ctrl-C to end.")
+            session.begin()
             started = time.monotonic()
             while not out.stop.is_set() and (left := _left(session, started)) > 0:
                 out.stop.wait_for(pipes.values(), min(TURN, left), out.watched)
                 _copy(pipes, pages, page_bytes)
-                session.threads.look()
+                session.look()
             for probe in probes:
                 probe.disable()
             _copy(pipes, pages, page_bytes)

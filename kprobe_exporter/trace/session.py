@@ -1,6 +1,6 @@
-"""A trace: its own trace instance in the kernel, the threads that it is limited to, and its events."""
+"""A trace: its own trace instance in the kernel, kept to a scope, and its events."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kprobe_exporter.config.model import MAXACTIVE, Settings
 from kprobe_exporter.elf import locate_usdt
-from kprobe_exporter.errors import GrammarError, StartError, UsageError, sentence
+from kprobe_exporter.errors import GrammarError, UsageError, sentence
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind
 from kprobe_exporter.grammar.event_format import parse_format
 from kprobe_exporter.grammar.expression import FetchSite
@@ -22,6 +22,8 @@ from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.usdt import usdt_spec
+from kprobe_exporter.probing.scope import Scope, ScopedThreads
+from kprobe_exporter.trace.command import Command, started
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.output import Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
@@ -43,87 +45,35 @@ MOST_BUFFER = Settings().buffer_total
 REDRAW = 1.0
 """Seconds from one message of a long removal to the next."""
 
-MOST_TIDS = 100
-"""Threads in one write to the kernel."""
-
 FILES = {ProbeKind.KPROBE: "kprobe_events", ProbeKind.UPROBE: "uprobe_events"}
 """The file for a definition of this kind; all other kinds go to dynamic_events."""
 
 
-class TracedThreads:
-    """The threads that the instance records: one, or those of a process; ``look`` adds new ones.
-
-    They are in set_event_pid, which the kernel applies to every event of the instance before its filter. It
-    takes the host's ids; ``host_ids`` translates those of another PID namespace into them.
-    """
-
-    def __init__(
-        self,
-        instance: Instance,
-        pid: int | None,
-        tid: int | None,
-        host_ids: HostIds | None = None,
-        proc: Path = Path("/proc"),
-    ) -> None:
-        """Raises StartError if there is no such process or thread."""
-        self._instance, self._pid, self._host_ids, self._proc = instance, pid, host_ids, proc
-        self._known: set[int] = set()
-        self.translated: dict[int, int] = {}
-        if tid is not None:
-            if not (proc / str(tid)).exists():
-                raise StartError(f"there is no thread {tid}.")
-            self._add({tid})
-        elif pid is not None:
-            self.look()
-            if not self._known:
-                raise StartError(f"there is no process {pid}.")
-
-    def look(self) -> None:
-        """Add threads that the process has started since the last look."""
-        if self._pid is None:
-            return
-        try:
-            names = [path.name for path in (self._proc / str(self._pid) / "task").iterdir()]
-        except OSError:  # it has ended
-            return
-        self._add(set(map(int, names)) - self._known)
-
-    def _add(self, tids: set[int]) -> None:
-        ids: Iterable[int] = tids
-        if self._host_ids is not None and tids:
-            found = self._host_ids.of(tids)
-            self.translated |= found
-            ids = found.values()
-        words = [str(tid) for tid in sorted(ids)]
-        for at in range(0, len(words), MOST_TIDS):
-            self._instance.write("set_event_pid", " ".join(words[at : at + MOST_TIDS]) + "\n")
-        self._known |= tids
-
-
-class Scope(NamedTuple):
-    """The threads that a trace is limited to: those of a process, or one; None for all."""
-
-    pid: int | None = None
-    tid: int | None = None
-
-    @property
-    def narrows(self) -> bool:
-        """Whether only some threads are traced, so that each event has to be recorded."""
-        return self.pid is not None or self.tid is not None
-
-
 class TraceSession(NamedTuple):
-    """A trace in its instance, with ``buffer_kib`` per CPU; it ends after ``seconds`` or by Ctrl-C.
+    """A trace in its instance, with ``buffer_kib`` per CPU.
 
-    ``warn`` is called with a sentence for the user.
+    It ends after ``seconds``, with its ``command``, or by Ctrl-C. ``warn`` is called with a sentence for the
+    user.
     """
 
     instance: Instance
     buffer_kib: int
-    threads: TracedThreads
+    threads: ScopedThreads
+    command: Command | None
     out: Output
     seconds: float | None
     warn: Callable[[str], None]
+
+    def begin(self) -> None:
+        """Let the command begin: call this once the events are enabled."""
+        if self.command is not None:
+            self.command.run()
+
+    def look(self) -> None:
+        """Follow the threads of the scope, and end the session with its command: call this all the time."""
+        self.threads.look()
+        if self.command is not None and self.command.has_ended():
+            self.out.stop.set()
 
 
 @contextmanager
@@ -153,7 +103,25 @@ def own_instance(
 
 
 @contextmanager
-def host_ids(files: Tracefs, *, needed: bool) -> Iterator[HostIds | None]:
+def _scoped(
+    instance: Instance, scope: Scope, note: Callable[[str], None]
+) -> Iterator[tuple[ScopedThreads, Command | None]]:
+    """Keep the instance to a scope; start its command, and end it on exit.
+
+    ``note`` is called with sentences for the user.
+    """
+    with started(scope.command, note) as command, _host_ids(instance.files, needed=scope.narrows) as ids:
+        if command is not None:
+            scope = scope._replace(pid=command.pid, children=True)
+        threads = ScopedThreads(instance, scope, ids)
+        own = scope.tid or scope.pid or 0
+        if command is None and (host := threads.translated.get(own)) is not None:
+            note(f"events have the host's thread ids, in which {own} is {host}.")
+        yield threads, command
+
+
+@contextmanager
+def _host_ids(files: Tracefs, *, needed: bool) -> Iterator[HostIds | None]:
     """Yield the translation of thread ids in another PID namespace than the host's; None if none is needed.
 
     It has an instance of its own, because that of the trace does not record this process. Raises
@@ -180,20 +148,17 @@ def trace_session(
 ) -> Iterator[TraceSession]:
     """Yield a session in an instance of its own, limited to the threads of ``scope``; remove it on exit.
 
-    ``tell`` is called with notes and warnings for the user. Raises TracefsError and StartError.
+    The scope's command is started, but does not run until the session begins; it is ended on exit. ``tell``
+    is called with notes and warnings for the user. Raises TracefsError, StartError and UsageError.
     """
     with (
         own_instance(files, probed_files, held=held, tgid=tgid, gives_up=lambda: out.stop.gives_up) as (
             instance,
             kib,
         ),
-        host_ids(files, needed=scope.narrows) as ids,
+        _scoped(instance, scope, lambda note: tell(f"note: {note}")) as (threads, command),
     ):
-        threads = TracedThreads(instance, scope.pid, scope.tid, ids)
-        wanted = scope.tid or scope.pid or 0
-        if (one := threads.translated.get(wanted)) is not None:
-            tell(f"note: events have the host's thread ids, in which {wanted} is {one}.")
-        yield TraceSession(instance, kib, threads, out, seconds, lambda why: tell(f"warning: {why}"))
+        yield TraceSession(instance, kib, threads, command, out, seconds, lambda why: tell(f"warning: {why}"))
 
 
 def text_specs(

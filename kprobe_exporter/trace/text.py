@@ -65,7 +65,7 @@ def trace(
 
     If its seconds are given, events are buffered in the kernel for so long, and written at the end.
     """
-    instance, out, seconds, look = session.instance, session.out, session.seconds, session.threads.look
+    instance, out, seconds, look = session.instance, session.out, session.seconds, session.look
     with installed(instance, specs) as probes:
         if stacks:
             instance.write("options/stacktrace", "1")
@@ -74,16 +74,17 @@ def trace(
                 probe.enable()
             text = _Text(instance, pipe.fileno(), out)
             with suppress(Gone):
+                until = ". Ctrl-C to end." if seconds is None else f" for {seconds:g} seconds (buffered)..."
+                out.say(f"Tracing {title}{until}")
+                session.begin()
                 if seconds is None:
-                    out.say(f"Tracing {title}. Ctrl-C to end.")
                     text.live(look, header=header)
                 else:
-                    out.say(f"Tracing {title} for {seconds:g} seconds (buffered)...")
                     text.wait(seconds, look)
                 for probe in probes:
                     probe.disable()
                 held = seconds is not None
-                text.rest(header=header and held, held=held)
+                text.rest(header=header and held, whole=held or not out.stop.signalled)
                 out.say("\nEnding tracing...")
             stats = buffer_stats(instance.files, instance.path)
     return stats.overrun + stats.dropped
@@ -119,9 +120,9 @@ class _Text:
                 self._stop.wait_for([], min(TURN, seconds - passed))
                 look()
 
-    def rest(self, *, header: bool, held: bool) -> None:
-        """Write the rest; to a terminal only if it was ``held``, so that Ctrl-C ends a flood at once."""
-        if self._out.terminal and not held:
+    def rest(self, *, header: bool, whole: bool) -> None:
+        """Write the rest; to a terminal only if ``whole``, so that Ctrl-C ends a flood at once."""
+        if self._out.terminal and not whole:
             return
         if header:
             self._header()

@@ -59,7 +59,7 @@ def configured(kernel: FakeTracefs, attach: str) -> Sequence[Probe]:
 
 def session(instance: Instance, warn: Callable[[str], None]) -> TraceSession:
     unused = cast("Any", None)
-    return TraceSession(instance, 4, unused, unused, None, warn)
+    return TraceSession(instance, 4, unused, None, unused, None, warn)
 
 
 def trace(kernel: FakeTracefs, attach: str) -> tuple[list[str], list[str]]:

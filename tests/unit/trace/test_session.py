@@ -1,78 +1,13 @@
-"""trace.session: the thread ids written to the kernel, and the definitions that are installed as text."""
-
-from pathlib import Path
+"""trace.session: the definitions that are installed as text."""
 
 import pytest
 
 from kprobe_exporter.elf import library_path
-from kprobe_exporter.errors import StartError
 from kprobe_exporter.trace.request import parse_request
-from kprobe_exporter.trace.session import MOST_TIDS, TracedThreads, text_specs
-from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.trace.session import text_specs
 from tests.support.kernel_formats import saved
 from tests.support.libc import own_libc
 from tests.support.programs import file_offset
-
-Written = list[tuple[str, str]]
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Written:
-    written: Written = []
-    monkeypatch.setattr(Instance, "write", lambda self, path, text: written.append((path, text)))
-    return written
-
-
-@pytest.fixture
-def instance() -> Instance:
-    return Instance.__new__(Instance)
-
-
-def start(proc: Path, pid: int, *tids: int) -> None:
-    for tid in tids:
-        (proc / f"{pid}/task/{tid}").mkdir(parents=True)
-
-
-def test_a_process_with_later_threads(tmp_path: Path, instance: Instance, told: Written) -> None:
-    start(tmp_path, 7, 7, 8)
-    threads = TracedThreads(instance, 7, None, proc=tmp_path)
-    threads.look()
-    start(tmp_path, 7, 9)
-    threads.look()
-    assert told == [("set_event_pid", "7 8\n"), ("set_event_pid", "9\n")]
-
-
-def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: Written) -> None:
-    start(tmp_path, 7, 7)
-    threads = TracedThreads(instance, 7, None, proc=tmp_path)
-    (tmp_path / "7/task/7").rmdir()
-    (tmp_path / "7/task").rmdir()
-    threads.look()
-    assert told == [("set_event_pid", "7\n")]
-
-
-def test_a_thread(tmp_path: Path, instance: Instance, told: Written) -> None:
-    (tmp_path / "8").mkdir()  # a listing of /proc does not show a thread
-    threads = TracedThreads(instance, None, 8, proc=tmp_path)
-    threads.look()
-    assert told == [("set_event_pid", "8\n")]
-
-
-@pytest.mark.parametrize(("pid", "tid", "what"), [(7, None, "process 7"), (None, 7, "thread 7")])
-def test_without_a_traced_thread(
-    tmp_path: Path, instance: Instance, told: Written, pid: int | None, tid: int | None, what: str
-) -> None:
-    with pytest.raises(StartError, match=f"there is no {what}"):
-        TracedThreads(instance, pid, tid, proc=tmp_path)
-    assert told == []
-
-
-def test_all_are_told_in_a_few_writes(tmp_path: Path, instance: Instance, told: Written) -> None:
-    start(tmp_path, 7, *range(1, 2 * MOST_TIDS + 2))
-    TracedThreads(instance, 7, None, proc=tmp_path)
-    numbers = [[int(word) for word in text.split()] for _, text in told]
-    assert [len(part) for part in numbers] == [MOST_TIDS, MOST_TIDS, 1]
-    assert [number for part in numbers for number in part] == [*range(1, 2 * MOST_TIDS + 2)]
 
 
 @pytest.mark.parametrize(

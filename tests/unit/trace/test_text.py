@@ -46,7 +46,7 @@ def test_what_is_held_in_the_kernel_and_then_written(
     with terminal() as master:
         text.wait(1000, stop.set)  # stop is set at the first check
         assert sees(master, b"\r0 of 1000 s, 1,234 events\x1b[K" + CLEARED)
-        text.rest(header=False, held=True)
+        text.rest(header=False, whole=True)
         assert sees(master, b"\r2 lines written\x1b[K" + CLEARED)
     assert os.read(read, 100) == b"one\ntwo\n"
     os.close(read)
