@@ -61,17 +61,17 @@ class Command:
         if self._write >= 0:
             self._close()
             os.waitpid(self.pid, 0)
-            return f"'{self.name}' was not started."
+            return f"{self.name}: not started."
         if not self.has_ended():
             os.kill(self.pid, signal.SIGTERM)
             until = time.monotonic() + END_WAIT_S
             while not self.has_ended() and time.monotonic() < until:
                 time.sleep(POLL_S)
         if self._status is None:
-            return f"'{self.name}' still runs, as process {self.pid}."
+            return f"{self.name}: still runs, as process {self.pid}."
         if self._status < 0:
-            return f"'{self.name}' was ended by {signal.Signals(-self._status).name}."
-        return f"'{self.name}' ended with status {self._status}."
+            return f"{self.name}: ended by {signal.Signals(-self._status).name}."
+        return f"{self.name}: ended with status {self._status}."
 
     def _close(self) -> None:
         os.close(self._write)

@@ -25,7 +25,7 @@ def test_command_begins_when_it_may(tmp_path: Path) -> None:
     assert not made.exists()
     command.run()
     command.run()
-    assert ended(command) == f"'sh -c 'echo $$ $PPID > '\"'\"'{made}'\"'\"'; exit 3'' ended with status 3."
+    assert ended(command) == f"sh -c 'echo $$ $PPID > '\"'\"'{made}'\"'\"'; exit 3': ended with status 3."
     assert made.read_text().split() == [str(command.pid), str(os.getpid())]
 
 
@@ -34,7 +34,7 @@ def test_command_that_never_begins(tmp_path: Path) -> None:
     with started(["touch", str(tmp_path / "made")], said.append) as command:
         assert command is not None
     assert not (tmp_path / "made").exists()
-    assert said == [f"'touch {tmp_path}/made' was not started."]
+    assert said == [f"touch {tmp_path}/made: not started."]
     with pytest.raises(ChildProcessError):
         os.waitpid(command.pid, 0)
 
@@ -42,7 +42,7 @@ def test_command_that_never_begins(tmp_path: Path) -> None:
 def test_command_that_still_runs_is_ended() -> None:
     command = Command(["sleep", "100"])
     command.run()
-    assert command.end() == "'sleep 100' was ended by SIGTERM."
+    assert command.end() == "sleep 100: ended by SIGTERM."
 
 
 def test_command_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_command_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     os.read(read, 1)
     assert command.end().endswith(f"still runs, as process {command.pid}.")
     os.kill(command.pid, signal.SIGKILL)
-    assert ended(command).endswith("was ended by SIGKILL.")
+    assert ended(command).endswith("ended by SIGKILL.")
     os.close(read)
     os.close(write)
 
