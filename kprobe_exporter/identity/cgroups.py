@@ -6,7 +6,7 @@ The kernel emits these events in kernel/fork.c, kernel/exit.c, fs/exec.c and ker
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from kprobe_exporter.identity.containers import OUTSIDE, container
-from kprobe_exporter.identity.procfs import host_proc, namespace
+from kprobe_exporter.identity.procfs import host_proc, names, namespace
 from kprobe_exporter.identity.threads import TGID
 
 CLONE_THREAD, CLONE_INTO_CGROUP = 0x1_0000, 0x2_0000_0000  # include/uapi/linux/sched.h
@@ -295,9 +295,3 @@ def _with(paths: Paths, hierarchy: int, path: bytes) -> Paths:
 def _text(directory: int, name: str) -> bytes:
     with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory), "rb", buffering=0) as file:
         return file.read()
-
-
-def names(directory: Path | str) -> Iterator[str]:
-    """Yield the names that are found before the directory disappears; none if it cannot be opened."""
-    with suppress(OSError), os.scandir(directory) as entries:
-        yield from (entry.name for entry in entries)

@@ -11,8 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.identity.cgroups import Cgroups, names
+from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.containers import container
+from kprobe_exporter.identity.procfs import names
 from kprobe_exporter.model.records import TID, TIME, Record
 
 MOST_NAMES = 20_000

@@ -1,5 +1,6 @@
 """The /proc that numbers threads as the kernel's events do, and the namespaces of this process."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -61,3 +62,9 @@ def namespace(proc: Path, name: str) -> str | None:
     with suppress(OSError):
         return str((proc / "self/ns" / name).readlink())
     return None
+
+
+def names(directory: Path | str) -> Iterator[str]:
+    """Yield the names that are found before the directory disappears; none if it cannot be opened."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        yield from (entry.name for entry in entries)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from kprobe_exporter.identity.cgroups import LINE, names
+from kprobe_exporter.identity.cgroups import LINE
 from kprobe_exporter.identity.containers import Container, container
-from kprobe_exporter.identity.procfs import host_proc
+from kprobe_exporter.identity.procfs import host_proc, names
 
 LOOKS = 3
 """How often the cgroup of a process is read. A runtime starts a container's first process in its own cgroup

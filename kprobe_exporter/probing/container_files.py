@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from kprobe_exporter.config.model import Attach, Probe, Within
+from kprobe_exporter.config.model import Attach, Probe
 from kprobe_exporter.elf import library_path
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Target
@@ -22,6 +22,7 @@ from kprobe_exporter.identity.containers import Container
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.plan import ProbePlan
+from kprobe_exporter.probing.container_scope import selects
 from kprobe_exporter.util.deadline import CONTAINERS
 from kprobe_exporter.util.rooted_path import file_system, walked
 
@@ -174,16 +175,6 @@ class ContainerFiles:
         """Return a process of a container, None if there is none any more, and the probe's files in there."""
         pid = next((pid for pid in pids if self._running.has_root(one, pid)), None)
         return pid, [] if pid is None else _found(_rooted(probe, self._running.root(pid)))
-
-
-def selects(within: Within, pods: Pods, one: Container) -> bool:
-    """Return whether a container is one of those that ``within`` describes."""
-    pod = pods.find(one.id, one.pod) if one.pod is not None or within.pod is not None else None
-    return within.selects(
-        one.id,
-        None if pod is None else pod.container,
-        None if pod is None else f"{pod.namespace}/{pod.name}",
-    )
 
 
 def _rooted(probe: Probe, root: Path) -> Probe:

@@ -8,17 +8,13 @@ import pwd
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.config.model import Within
 from kprobe_exporter.errors import StartError, UsageError, sentence
 from kprobe_exporter.grammar.lexis import closest
-from kprobe_exporter.identity.containers import Container
-from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.identity.procfs import KTHREADD, host_proc
-from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.identity.thread_sets import (
     cgroup_directory,
     cgroup_threads,
@@ -28,7 +24,6 @@ from kprobe_exporter.identity.thread_sets import (
     with_descendants,
 )
 from kprobe_exporter.model.values import COMM_BYTES
-from kprobe_exporter.probing.container_files import selects
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.thread_ids import HostIds
 
@@ -44,13 +39,6 @@ MAX_ROUNDS = 10
 
 MAX_SHARE = 0.05
 """The part of a core that looks may take."""
-
-MAX_NAMES = 5
-"""Containers in the sentence that says which there are."""
-
-SHORT = 12
-"""Digits of a container's id, as its runtime shows it."""
-
 
 PROPERTIES = ("uid", "container", "pod", "cgroup")
 """The fields of a scope that select processes by what they have, and that go together."""
@@ -205,7 +193,9 @@ class ScopedThreads:
         if uid is not None:
             yield lambda: _of_processes(proc, lambda pid: real_uid(proc, pid) == uid)
         if scope.container is not None or scope.pod is not None:
-            inside = _in_containers(Within(scope.container, scope.pod), proc)
+            from kprobe_exporter.probing.container_scope import in_containers  # noqa: PLC0415 - seldom
+
+            inside = in_containers(Within(scope.container, scope.pod), proc)
             yield lambda: _of_processes(proc, inside)
         if scope.cgroup is not None:
             directory = cgroup_directory(scope.cgroup, proc)
@@ -219,36 +209,6 @@ class ScopedThreads:
 
 def _of_processes(proc: Path, accepts: Callable[[int], bool]) -> set[int]:
     return threads_of(proc, filter(accepts, processes(proc)))
-
-
-def _in_containers(within: Within, proc: Path) -> Callable[[int], bool]:
-    """Return a function that tells whether a process is in a container that ``within`` selects.
-
-    Raises StartError with the names that there are, the nearest first, if it selects none now.
-    """
-    running, pods = RunningContainers(proc), Pods()
-    there = {one for pid in processes(proc) if (one := running.container(pid)) is not None}
-    if not any(selects(within, pods, one) for one in there):
-        names = sorted({_name(one, pods, pod_only=within.container is None) for one in there} - {""})
-        wanted = (within.container or within.pod or "").strip("*")
-        names.sort(key=lambda name: SequenceMatcher(None, wanted, name).ratio(), reverse=True)
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        those = f"there are {', '.join(names[:MAX_NAMES])}{more}" if names else "there is none"
-        raise StartError(f"no container that runs fits {within}: {those}.")
-
-    def inside(pid: int) -> bool:
-        found = running.container(pid)
-        return found is not None and selects(within, pods, found)
-
-    return inside
-
-
-def _name(one: Container, pods: Pods, *, pod_only: bool) -> str:
-    """Return the name of a container, or else its short id; or that of its pod, "" if it is in none."""
-    pod = pods.find(one.id, one.pod)
-    if pod_only:
-        return "" if pod is None else f"{pod.namespace}/{pod.name}"
-    return one.id[:SHORT] if pod is None or pod.container is None else pod.container
 
 
 def comm_filter(name: str) -> str:

@@ -23,9 +23,8 @@ from kprobe_exporter.identity.cgroups import (
     TICK,
     Cgroups,
     boot_time,
-    names,
 )
-from kprobe_exporter.identity.procfs import INITIAL
+from kprobe_exporter.identity.procfs import INITIAL, names
 from tests.support.cgroup_tree import MS, Machine
 
 ID = "0123456789abcdef" * 4

@@ -9,6 +9,7 @@ import pytest
 from kprobe_exporter.errors import StartError, UsageError
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.identity.procfs import INITIAL, KTHREADD
+from kprobe_exporter.probing import container_scope
 from kprobe_exporter.probing import scope as module
 from kprobe_exporter.probing.scope import LEFT, MAX_TIDS, RECORDED, Scope, ScopedThreads, comm_filter, user_id
 from kprobe_exporter.tracefs.files import Tracefs
@@ -215,7 +216,7 @@ def test_containers_and_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         there.start(100 + number, number)
         write_logs(tmp_path, number, pod, "shop")
         machine.start(100 + number)
-    monkeypatch.setattr(module, "Pods", lambda: Pods(tmp_path))
+    monkeypatch.setattr(container_scope, "Pods", lambda: Pods(tmp_path))
     machine.scoped(Scope(pod="web-*"))
     assert machine.kernel.recorded == {101, 102}
     machine.kernel = Lists()
