@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from kprobe_exporter.grammar.formula import Node, split
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
-from kprobe_exporter.model.values import ReturnType
+from kprobe_exporter.model.values import SHORT_ID, ReturnType
 
 MetricKind: TypeAlias = Literal["counter", "histogram", "gauge"]
 METRIC_KINDS: tuple[MetricKind, ...] = get_args(MetricKind)
@@ -216,8 +216,8 @@ class Stacks(NamedTuple):
 class Within(NamedTuple):
     """Which containers a probe's program is in, by patterns with ``*``, ``?`` and ``[a-z]``.
 
-    ``container`` is of the container's name in its pod, or of its id of 64 digits. ``pod`` is of the pod's
-    name, or of NAMESPACE/NAME if it has a ``/``.
+    ``container`` is of the container's name in its pod, or of its id, the whole one of 64 digits or the short
+    one. ``pod`` is of the pod's name, or of NAMESPACE/NAME if it has a ``/``.
     """
 
     container: str | None = None
@@ -230,7 +230,7 @@ class Within(NamedTuple):
     def selects(self, container_id: str, name: str | None, pod: str | None) -> bool:
         """Return whether it selects a container, ``name`` in the ``pod`` NAMESPACE/NAME; None if in none."""
         short = pod if pod is None or "/" in (self.pod or "") else pod.partition("/")[2]
-        return _fits(self.container, name, container_id) and _fits(self.pod, short)
+        return _fits(self.container, name, container_id, container_id[:SHORT_ID]) and _fits(self.pod, short)
 
 
 def _fits(pattern: str | None, *names: str | None) -> bool:

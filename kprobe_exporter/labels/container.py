@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 from kprobe_exporter.identity.containers import container
 from kprobe_exporter.model.specs import Decoder
-from kprobe_exporter.model.values import Value
-
-SHORT = 12  # digits, as many as ``docker ps`` shows
+from kprobe_exporter.model.values import SHORT_ID, Value
 
 
 def decoder_with(*, nested: bool) -> Callable[[object], Decoder]:
@@ -21,7 +19,7 @@ def decoder_with(*, nested: bool) -> Callable[[object], Decoder]:
             raise ValueError(
                 "the decoder container takes 'short' or nothing: write 'decode: {container: short}'"
             )
-        digits = SHORT if options == "short" else None
+        digits = SHORT_ID if options == "short" else None
 
         def decode(value: Value) -> str | None:
             if not isinstance(value, bytes):

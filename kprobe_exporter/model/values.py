@@ -20,6 +20,9 @@ ABSENT = b"\0"
 """Stands in a label for a field that the alternative in use lacks. No string of a record holds a NUL."""
 
 
+SHORT_ID = 12
+"""Digits of a container's id as ``docker ps`` shows it."""
+
 COMM_BYTES = 15
 """The longest name of a thread (TASK_COMM_LEN of include/linux/sched.h, without the NUL)."""
 

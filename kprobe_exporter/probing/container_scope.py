@@ -10,12 +10,10 @@ from kprobe_exporter.identity.containers import Container
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.identity.thread_sets import processes
+from kprobe_exporter.model.values import SHORT_ID
 
 MAX_NAMES = 5
 """Containers in the sentence that says which there are."""
-
-SHORT = 12
-"""Digits of a container's id, as its runtime shows it."""
 
 
 def selects(within: Within, pods: Pods, one: Container) -> bool:
@@ -55,4 +53,4 @@ def _name(one: Container, pods: Pods, *, pod_only: bool) -> str:
     pod = pods.find(one.id, one.pod)
     if pod_only:
         return "" if pod is None else f"{pod.namespace}/{pod.name}"
-    return one.id[:SHORT] if pod is None or pod.container is None else pod.container
+    return one.id[:SHORT_ID] if pod is None or pod.container is None else pod.container

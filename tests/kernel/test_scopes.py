@@ -20,7 +20,6 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.probing.scope import LEFT, RECORDED
 from tests.support.compiling import compiled
 from tests.support.containers import PATHS, container_id, group
-from tests.support.leftovers import instances
 from tests.support.mounts import mounted
 from tests.support.patience import eventually
 from tests.support.trace_process import StartTrace, TraceProcess
@@ -152,7 +151,7 @@ def test_process_without_its_descendants(trace: StartTrace, puppets: tuple[Puppe
     one.wait_until_enabled()
     inside.execute("/bin/ls", "/dev/null")
     inside.run("print('done', flush=True); os.execv('/bin/cat', ['cat'])")
-    eventually(lambda: Path(f"/proc/{inside.pid}/exe").readlink().name == "cat")
+    inside.run("done")  # it writes what it reads
     assert executed(one) == [(inside.pid, "/bin/cat")]
 
 
@@ -261,7 +260,7 @@ def test_cgroup(trace: StartTrace, puppets: tuple[Puppet, Puppet], hierarchy: Pa
 def test_container(trace: StartTrace, puppets: tuple[Puppet, Puppet], hierarchy: Path) -> None:
     inside, outside = puppets
     (group(hierarchy, PATHS["docker"], 7) / "cgroup.procs").write_text(str(inside.pid))
-    one = trace("--json", "--container", f"{container_id(7)[:12]}*", EXEC)
+    one = trace("--json", "--container", container_id(7)[:12], EXEC)
     absent = trace("--container", "nosuch", EXEC)
     one.wait_until_enabled()
     inside.execute("/bin/true")
@@ -293,10 +292,14 @@ def test_name(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> None:
         ]
 
 
-def test_ends_leave_nothing(trace: StartTrace, puppets: tuple[Puppet, Puppet], tracefs: Path) -> None:
+def test_ends_leave_nothing(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> None:
     """After Ctrl-C, a terminal that hangs up, and SIGKILL with a cleanup; a command ends with its trace."""
-    before, pid = instances(tracefs), str(puppets[0].pid)
-    scopes = [["-p", pid, "--children"], ["--uid", "0"], ["--comm", "a"], ["-c", "/bin/sleep 1000"]]
+    scopes = [
+        ["-p", str(puppets[0].pid), "--children"],
+        ["--uid", "0"],
+        ["--comm", "a"],
+        ["-c", "/bin/sleep 1000"],
+    ]
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
         running = [trace(*scope, EXEC, terminal=number == signal.SIGHUP) for scope in scopes]
         for one in running:
@@ -311,7 +314,7 @@ def test_ends_leave_nothing(trace: StartTrace, puppets: tuple[Puppet, Puppet], t
         else:
             assert not Path(f"/proc/{asleep}").exists()
             assert "note: /bin/sleep 1000: ended by SIGTERM." in running[-1].errors
-        assert instances(tracefs) == before
+        assert not any(one.instance.exists() for one in running)
 
 
 def enabled(one: TraceProcess, event: str) -> bool:

@@ -24,6 +24,8 @@ def test_they_are_read(config: Load) -> None:
         (Within("app"), "sidecar", "shop/db-0", False),
         (Within("9f3c*"), None, None, True),
         (Within("9f3d*"), None, None, False),
+        (Within(ID[:12]), None, None, True),
+        (Within(ID[:11]), None, None, False),
         (Within("*"), None, None, True),
         (Within(None, "db-*"), "app", "shop/db-0", True),
         (Within(None, "shop/*"), "app", "shop/db-0", True),
