@@ -4,10 +4,10 @@ request ──► emit (YAML) ──► config ──► plan ──► attach �
 """
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.pairing import Pairing
@@ -39,6 +39,9 @@ from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
+from kprobe_exporter.tracefs.thread_ids import OwnThreads
+
+log = logging.getLogger(__name__)
 
 NAMESPACE = Settings().namespace
 MOST = 1000
@@ -122,13 +125,7 @@ def collected(
     named = {probe.name for probe in probes}
     capture = Capture([], [], None, frozenset(probe.name for probe in found) - named, session.warn)
     refused: dict[str, str] = {}
-    layouts: dict[Layout, str] = {}
-    sums = _Sums({}, {})
     known = decoders(symbols.text, Pods(), kernel.types.words)
-
-    def paired(batch: Batch) -> None:
-        deliver(capture.pairing.pair(batch))
-
     try:
         for each in found:
             plan = plan_probe(
@@ -138,28 +135,17 @@ def collected(
             # Explaining a refusal reads all symbols of the kernel, which is too slow for each match.
             explain = _plain if one_of_many else resolver.explain
             attached, reasons = settle(instance, plan, taken, [part.spec for part in capture.parts], explain)
-            if attached is None:
-                if not one_of_many:
-                    raise TracefsError(" ".join(f"{target}: {why}" for target, why in reasons.items()))
+            if attached is not None:
+                capture.add(plan, attached)
+            elif one_of_many:
                 refused |= reasons
-                continue
-            capture.add(plan, attached)
-            if attached.spec.plan != "events":
-                continue
-            layouts |= attached.layouts
-            if attached.joined is not None:
-                capture.pairing.add(attached.joined)
-            if not single:
-                sums.add(plan, attached)
+            else:
+                why = " ".join(f"{target}: {why}" for target, why in reasons.items())
+                if not each.optional:
+                    raise TracefsError(why)
+                log.info("%s is left out: %s", each.name, why)
         capture.leave_out(refused, len(found))
-        if layouts:
-            if wants_symbols(found) or any(layout.caller or layout.stack for layout in layouts):
-                symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
-            buffers = BufferReader(instance, event_source, paired, session.buffer_kib)
-            capture.pipe = buffers.pipe
-            filters = record_filters(one.part_filters for one in capture.attached)
-            tgid = single or wants_tgid(found)
-            buffers.prepare(symbols, layouts, sums.recipes, filters, Joins(sums.joins), tgid=tgid)()
+        capture.pipe = _reading(session, capture, event_source, symbols, deliver, single=single)
         yield capture
     finally:
         if capture.pipe is not None:
@@ -167,22 +153,52 @@ def collected(
         instance.stop_recording()
 
 
-class _Sums(NamedTuple):
-    """What the source adds up by itself, and the calls and pairs that it joins for that, by layout_id."""
-
-    recipes: dict[int, Recipe]
-    joins: dict[int, JoinRecipe]
-
-    def add(self, plan: ProbePlan, attached: Attached) -> None:
-        """Have the source add up the records of a probe, if it can."""
-        layout, only = attached.layout, attached.residual_filter
-        if attached.joined is None:
-            if recipe := source_recipe(layout, plan.metrics, only):
-                self.recipes[layout.layout_id] = recipe
-            return
-        join = join_recipe(attached.joined, plan.metrics, only, attached.part_filters)
-        if not isinstance(join, str):
-            self.joins[layout.layout_id] = join._replace(make=joined_record(attached.joined))
+def _reading(
+    session: TraceSession,
+    capture: Capture,
+    event_source: EventSource,
+    symbols: Symbols,
+    deliver: Callable[[Batch], None],
+    *,
+    single: bool,
+) -> Pipe | None:
+    """Return the pipe from which the events are delivered, joined; None if no probe records any."""
+    layouts: dict[Layout, str] = {}
+    recipes: dict[int, Recipe] = {}
+    joins: dict[int, JoinRecipe] = {}
+    for plan, attached in zip(capture.plans, capture.attached, strict=True):
+        if attached.spec.plan != "events":
+            continue
+        layouts |= attached.layouts
+        layout_id, only = attached.layout.layout_id, attached.residual_filter
+        if attached.joined is not None:
+            capture.pairing.add(attached.joined)
+            join = join_recipe(attached.joined, plan.metrics, only, attached.part_filters)
+            if not single and not isinstance(join, str):
+                joins[layout_id] = join._replace(make=joined_record(attached.joined))
+        elif not single and (recipe := source_recipe(attached.layout, plan.metrics, only)):
+            recipes[layout_id] = recipe
+    if not layouts:
+        return None
+    probes = [plan.probe for plan in capture.plans]
+    if wants_symbols(probes) or any(layout.caller or layout.stack for layout in layouts):
+        symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
+    buffers = BufferReader(
+        session.instance,
+        event_source,
+        lambda batch: deliver(capture.pairing.pair(batch)),
+        session.buffer_kib,
+    )
+    buffers.prepare(
+        symbols,
+        layouts,
+        recipes,
+        record_filters(one.part_filters for one in capture.attached),
+        Joins(joins),
+        tgid=single or wants_tgid(probes),
+        of_all_threads={part.layout.layout_id for part in capture.parts if part.spec.role == "end"},
+    )()
+    return buffers.pipe
 
 
 def _pages(instance: Instance, symbols: Symbols, planned: Sequence[Probe]) -> EventSource:
@@ -195,6 +211,10 @@ def _pages(instance: Instance, symbols: Symbols, planned: Sequence[Probe]) -> Ev
         )
     if any(probe.user_stack for probe in planned):
         instance.write("options/userstacktrace", "1")
+    if any(attach.target.kind is Kind.PAIR for probe in planned for attach in probe.attach):
+        # This thread may end what others began: a wait for the CPU, by leaving it.
+        instance.guard = None
+        event_source = event_source._replace(own_threads=OwnThreads(instance, instance.own_tid()))
     return event_source
 
 

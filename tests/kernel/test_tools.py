@@ -6,12 +6,15 @@ A case is a tool, its options and a load that returns the rows that the tool mus
 import os
 import signal
 import socket
+import time
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from kprobe_exporter.trace.table import BOLD, RESET
+from tests.support.forked_child import started
 from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, packaged, run_case
 from tests.support.trace_process import SIZE, StartTrace
 
@@ -60,6 +63,30 @@ def connection() -> Rows:
 ACTIVE = ("SYN_SENT", "ESTABLISHED", "FIN_WAIT1", "FIN_WAIT2")
 
 
+def waits() -> Rows:
+    """Two processes that want one CPU: how often and how long this one waited, as the scheduler counts."""
+    before = run_delay()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    rival = started(lambda: burn(2))
+    burn(1)
+    os.kill(rival, signal.SIGKILL)
+    os.waitpid(rival, 0)
+    waited, times = (after - begun for after, begun in zip(run_delay(), before, strict=True))
+    return [{"labels": {"pid": str(os.getpid())}, "sum": waited / 1e9, "count": times}]
+
+
+def burn(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def run_delay() -> tuple[int, int]:
+    """Return the nanoseconds for which this thread has waited for a CPU, and how often it ran."""
+    _, waited, times = map(int, Path("/proc/self/schedstat").read_text().split())
+    return waited, times
+
+
 CASES = [
     ToolCase("killsnoop", kills),
     ToolCase("killsnoop", failed_kills, ("-x",)),
@@ -86,8 +113,15 @@ def test_a_tool(case: ToolCase, trace: StartTrace) -> None:
 
 
 def test_every_tool_has_a_case() -> None:
-    others = {"runqlat"}
-    assert {*packaged()} - {case.tool for case in CASES} == others
+    assert {*packaged()} - {case.tool for case in CASES} == {"runqlat"}
+
+
+def test_runqlat(trace: StartTrace) -> None:
+    """The waits are those that the scheduler counts; a few more are at the load's begin and end."""
+    case = ToolCase("runqlat", waits, ("-P",), only=lambda row, pid: row["labels"]["pid"] == str(pid))
+    [found], [expected] = run_case(case, trace)
+    assert found["count"] == pytest.approx(expected["count"], abs=4)
+    assert found["sum"] == pytest.approx(expected["sum"], rel=0.02)
 
 
 class TestEnd:
@@ -96,29 +130,29 @@ class TestEnd:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     @pytest.mark.parametrize("tool", ["killsnoop", "syscount", "runqlat"])
     def test_by_a_signal(self, trace: StartTrace, tool: str, number: int) -> None:
-        started = trace(tool, "-v", command="tool")
-        started.wait_until_tracing()
-        assert started.end(number) == 0, started.errors
+        running = trace(tool, "-v", command="tool")
+        running.wait_until_tracing()
+        assert running.end(number) == 0, running.errors
 
     def test_by_a_closed_pipe(self, trace: StartTrace) -> None:
         out, stdout = os.pipe()
-        started = trace("syscount", "-i", "0.2", "-v", command="tool", stdout=stdout)
+        running = trace("syscount", "-i", "0.2", "-v", command="tool", stdout=stdout)
         os.close(stdout)
-        started.wait_until_tracing()
+        running.wait_until_tracing()
         os.close(out)
-        assert started.wait() == 0, started.errors
+        assert running.wait() == 0, running.errors
 
     def test_after_its_rows(self, trace: StartTrace) -> None:
-        started = trace("killsnoop", "-v", "-n", "3", command="tool")
-        started.wait_until_tracing()
+        running = trace("killsnoop", "-v", "-n", "3", command="tool")
+        running.wait_until_tracing()
         for _ in range(5):
             os.kill(os.getpid(), 0)
-        assert started.wait() == 0
-        assert len(started.output.splitlines()) == 1 + 3
+        assert running.wait() == 0
+        assert len(running.output.splitlines()) == 1 + 3
 
     def test_on_a_terminal(self, trace: StartTrace) -> None:
         """A table is drawn over the one before, no line is wider than the terminal, and names are escaped."""
-        started = trace("syscount", "-P", "-i", "0.3", "-v", command="tool", terminal=True)
-        started.wait_for(b"PID", 30)
-        assert started.end() == 0
-        assert max(map(len, started.output.decode().splitlines())) <= SIZE[1] + len(BOLD + RESET)
+        running = trace("syscount", "-P", "-i", "0.3", "-v", command="tool", terminal=True)
+        running.wait_for(b"PID", 30)
+        assert running.end() == 0
+        assert max(map(len, running.output.decode().splitlines())) <= SIZE[1] + len(BOLD + RESET)

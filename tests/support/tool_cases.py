@@ -96,7 +96,7 @@ def run_case(case: ToolCase, start: StartTrace) -> tuple[list[dict[str, Any]], R
         expected = load.run()
         assert tool.end() == 0, tool.errors
     objects = [json.loads(line) for line in tool.output.splitlines()]
-    rows = [row for found in objects for row in found.get("rows", [found])]
+    rows = [row for found in objects for row in found.get("rows", found.get("histograms", [found]))]
     return [row for row in rows if case.only(row, load.pid)], expected
 
 
