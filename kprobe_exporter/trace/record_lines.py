@@ -49,6 +49,8 @@ class Lines:
         self._shows: dict[int, Show] = {}
         self._passes: dict[int, Callable[[Record], bool]] = {}
         self._waiting: list[Record] = []
+        self._begun: dict[int, tuple[Record, Frames]] = {}
+        self._firsts: dict[int, Record] = {}
 
     def add(self, layout: Layout, show: Show, *conditions: Where | None) -> None:
         """Register a layout before its records come; the kernel could not evaluate the ``conditions``."""
@@ -57,12 +59,26 @@ class Lines:
         if tests:
             self._passes[layout.layout_id] = lambda record: all(test(record) for test in tests)
 
+    def joined(self, first: Record, record: Record) -> None:
+        """Give a joined record, which is to come, the stack of its first half."""
+        self._firsts[id(record)] = first
+
     def consume(self, batch: Batch) -> None:
         """Write the events that are complete."""
         if not self._stacks:
             self._put(batch.records, {})
             return
+        for record, stack in batch.stacks:
+            if record[LAYOUT_ID] not in self._shows:  # the first half of a call or a pair
+                self._begun[id(record)] = record, stack
+        for one in list(self._begun)[:-MOST_WAITING]:
+            del self._begun[one]
         frames = {id(record): stack for record, stack in batch.stacks}
+        for record in (*self._waiting, *batch.records):
+            first = self._firsts.get(id(record))
+            if first is not None and id(first) in self._begun:
+                _, frames[id(record)] = self._begun.pop(id(first))
+                del self._firsts[id(record)]
         ready = self._waiting
         if len(batch.records) > MOST_WAITING:
             ready, batch.records = ready + batch.records[:-MOST_WAITING], batch.records[-MOST_WAITING:]
@@ -77,8 +93,9 @@ class Lines:
         self._waiting = []
 
     def _put(self, records: list[Record], frames: Mapping[int, Frames]) -> None:
-        passes = self._passes
-        if passes:
+        for record in records if self._firsts else ():
+            self._firsts.pop(id(record), None)
+        if passes := self._passes:
             records = [one for one in records if (test := passes.get(one[LAYOUT_ID])) is None or test(one)]
         if self._left is not None:
             records = records[: self._left]

@@ -150,6 +150,8 @@ def show_rows(
             condition = where(parse_formula(only)) if only is not None else None
             show = row_lines(attached.layout, plan.metrics.attributes, columns, shown, clock)
             lines.add(attached.layout, show, attached.residual_filter, condition)
+            if shown.stacks and attached.joined is not None:
+                capture.pairing.tell(attached.joined, lines.joined)
         with suppress(Gone):
             if (first := heading(columns, shown, color=wants_color(out))) is not None:
                 out.write_raw(f"{first}\n".encode())

@@ -4,6 +4,7 @@ import csv
 import json
 from datetime import datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,3 +131,20 @@ def test_an_unknown_process() -> None:
 
 def test_no_more_rows_than_asked_for() -> None:
     assert len(shown(*[record(number) for number in range(9)], most=4)) == 4
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_call_has_the_stack_of_its_entry(late: int) -> None:
+    """It comes before the joined record, with it, or soon after it."""
+    written: list[bytes] = []
+    lines = Lines(written.append, stacks=True)
+    lines.add(LAYOUT, row_lines(LAYOUT, LABELS, COLUMNS, Display("json"), TraceClock(0)))
+    first, joined = (0, 1, 3, 11, 10, None), record()
+    batches = [Batch(), Batch([joined]), Batch()]
+    batches[late].stacks = [(first, (b"entry",))]
+    for number, batch in enumerate(batches):
+        if number == 1:
+            lines.joined(first, joined)
+        lines.consume(batch)
+    lines.finish()
+    assert json.loads(b"".join(written))["stack"] == ["entry"]
