@@ -13,6 +13,6 @@ class NamedCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve as click does, but suggest a command for a word that resembles one."""
         names = self.list_commands(ctx)
-        if args and args[0] not in names and (near := get_close_matches(args[0], names, 1)):
+        if args and self.get_command(ctx, args[0]) is None and (near := get_close_matches(args[0], names, 1)):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)

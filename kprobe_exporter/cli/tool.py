@@ -14,7 +14,7 @@ from kprobe_exporter.cli.trace import tell_lost, tracing
 from kprobe_exporter.diagnose.dry_run import look_each
 from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.symbols.addresses import Symbols
-from kprobe_exporter.tools.load import FOLDER, Tool, load_tool, tool_names
+from kprobe_exporter.tools.load import FOLDER, Tool, load_tool, tool_names, tool_path
 from kprobe_exporter.tools.tool_model import OptionModel, OptionType
 from kprobe_exporter.trace.emit import read_back
 from kprobe_exporter.trace.rows import Display
@@ -49,7 +49,8 @@ class Tools(NamedCommands):
         return tool_names()
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return command(name) if name in tool_names() else None
+        path = tool_path(name)
+        return command(path) if path is not None else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Complete the names of tools without reading their files, which would take too long."""
@@ -94,6 +95,7 @@ Examples:
   kprobe-exporter tool                      # all tools, by subject
   kprobe-exporter tool --live               # the same, and what this kernel lacks for some
   kprobe-exporter tool NAME --help          # its options, and examples
+  kprobe-exporter tool ./mine.yaml          # a tool of your own
   kprobe-exporter tool NAME --emit-config   # the configuration with which the agent does the same
 """,
 )
@@ -116,9 +118,9 @@ def tool(ctx: click.Context, live: bool, tracefs: Path | None) -> None:
         click.echo(ctx.get_help())
 
 
-def command(name: str) -> click.Command:
+def command(path: Path) -> click.Command:
     """Return the command of a tool. Raises ConfigError if its file is wrong."""
-    loaded = load_tool(FOLDER / f"{name}.yaml")
+    loaded = load_tool(path)
     model, view = loaded.model, loaded.model.view
     claimed = {option.short for option in model.options.values()}
 
@@ -126,7 +128,7 @@ def command(name: str) -> click.Command:
         return click.Option([*([] if letter in claimed else [f"-{letter}"]), *names], **how)
 
     def run(**given: Any) -> None:
-        _run(FOLDER / f"{name}.yaml", given)
+        _run(path, given)
 
     own = [_option(key, option) for key, option in model.options.items()]
     rows, stacks = view == "rows", view == "stacks"
@@ -162,7 +164,7 @@ def command(name: str) -> click.Command:
     }
     params = [option for option in everywhere if not left_out.get(option.name or "")]
     made = click.Command(
-        name, params=[*own, *params], callback=run, help=model.help, epilog=_teaching(loaded)
+        path.stem, params=[*own, *params], callback=run, help=model.help, epilog=_teaching(loaded)
     )
     return tracefs_option(made)
 
@@ -217,5 +219,6 @@ def _run(path: Path, given: dict[str, Any]) -> None:
         )
         tgid, seconds = records_process(tool, probes), given.get("seconds")
         with trace_session(files, probed_files, scope, out, seconds, tell, tgid=tgid) as session:
-            lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=given.get("flame"))
+            flame = given.get("flame")
+            lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=flame, tell=tell)
     tell_lost(lost)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.fields import size
+from kprobe_exporter.config.files import Unusable, read
 from kprobe_exporter.config.sites import BUILT_IN
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import ConfigError, GrammarError, UsageError
@@ -67,9 +68,21 @@ def tool_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
+def tool_path(name: str) -> Path | None:
+    """Return the file of a tool by its name, or by a path that ends in .yaml; None if there is none."""
+    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
+    return path if path.is_file() and (name.endswith(".yaml") or name in tool_names()) else None
+
+
 def load_tool(path: Path, values: Values | None = None) -> Tool:
-    """Load a tool's file with these values of its options. Raises ConfigError and UsageError."""
-    source = YamlSource(str(path), path.read_bytes())
+    """Load a tool's file with these values of its options. Raises ConfigError and UsageError.
+
+    A file that another user may change is refused, unless it comes with this program.
+    """
+    try:
+        source = YamlSource(str(path), path.read_bytes() if path.parent == FOLDER else read(path))
+    except Unusable as error:
+        raise UsageError(f"{path}: {error}.") from None
     if source.readable:
         raise ConfigError(source.readable)
     data = source.data if isinstance(source.data, dict) else {}

@@ -1,6 +1,6 @@
 """Runs a tool in a session, by its view."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kprobe_exporter.config.model import Probe
@@ -35,17 +35,19 @@ def run_tool(
     *,
     each: bool,
     flame: Path | None,
+    tell: Callable[[str], None],
 ) -> int:
     """Show what the tool shows until the session ends; return the number of lost events.
 
-    ``each``: only some threads are traced. ``flame`` is a file for counted stacks.
+    ``each``: only some threads are traced. ``flame`` is a file for counted stacks; ``tell`` is called with a
+    sentence about these.
     """
     model = tool.model
     if model.view == "rows":
         return show_rows(session, probes, tool.columns, shown)
     if model.view == "stacks":
         profile = count_stacks(session, probes, tool.name, each=each, user=False)
-        session.warn(write_profile(profile, session.out, folded_text=flame is None, flame=flame))
+        tell(write_profile(profile, session.out, folded_text=flame is None, flame=flame))
         return profile.lost
     interval = shown.interval or model.interval or (REFRESH if model.view == "top" else None)
     shown = shown._replace(interval=interval)

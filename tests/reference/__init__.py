@@ -7,7 +7,7 @@ tell is written here, as Markdown.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference import command_line, configuration, ebpf_exporter, kernels, metrics
+from tests.reference import command_line, configuration, ebpf_exporter, kernels, metrics, tools
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -17,6 +17,7 @@ DOCUMENTS: Mapping[str, Callable[[], str]] = {
     "metrics.md": metrics.document,
     "ebpf-exporter.md": ebpf_exporter.document,
     "kernels.md": kernels.document,
+    "tools.md": tools.document,
 }
 """Each below ``DOCS``, and what makes it."""
 

@@ -219,7 +219,9 @@ class TestDocument:
             r"(?<!-n )(?<!-it )kprobe-exporter ([a-z]+)([^`\n]*)", document.read_text()
         ):
             assert command in COMMANDS
-            shown = CliRunner().invoke(main, [command, "--help"]).output
+            tool = rest.split()[:1] if command == "tool" and rest.split()[:1] != ["NAME"] else []
+            words = [word for word in tool if not word.startswith("-")]
+            shown = CliRunner().invoke(main, [command, *words, "--help"]).output
             for option in re.findall(r"(?<=\s)--[a-z.-]+", rest.partition("#")[0]):
                 assert option in shown, f"{command} {option}"
 

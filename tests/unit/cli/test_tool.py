@@ -96,6 +96,18 @@ def test_a_wrong_file_is_one_line(small: str, tmp_path: Path) -> None:
     assert "small.yaml:3:7: view: must be 'rows', " in result.output
 
 
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    """It is refused where another user may change it."""
+    file = tmp_path / "own.yaml"
+    file.write_text(SMALL)
+    file.chmod(0o600)
+    assert "A tool." in run(str(file), "--help").output
+    file.chmod(0o666)
+    result = run(str(file), "--help")
+    assert result.exit_code == 2
+    assert "own.yaml: " in result.output
+
+
 def test_names_are_completed() -> None:
     found = ShellComplete(main, {}, PROGRAM, VARIABLE).get_completions(["tool"], "kill")
     assert [item.value for item in found] == ["killsnoop"]
