@@ -38,7 +38,10 @@ NOT_RUN = {
 }
 """Commands that no test runs, and why. For these, a test checks what `make --dry-run` shows."""
 
-NAMED = {"kprobe-exporter trace": "asks for a definition; docs/command-line.md has some, which are run"}
+NAMED = {
+    "kprobe-exporter trace": "asks for a definition; docs/command-line.md has some, which are run",
+    "kprobe-exporter tool NAME": "asks for a tool; each is run under a load",
+}
 """Entries of the table of commands that are not complete commands."""
 
 
