@@ -22,10 +22,11 @@ from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.select import Identity, Selector
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
+from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.aggregation import RecordChoice
+from kprobe_exporter.model.aggregation import RecordChoice, Where
 from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Emission, Record
 from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot
 from kprobe_exporter.model.specs import LabelSpec
@@ -98,7 +99,7 @@ class OtlpExport:
 
     def choice(self, attached: Attached, export: Export) -> RecordChoice | None:
         """Return how the source can choose what is exported; None if its condition needs each record."""
-        only = None if export.where is None else where(parse_formula(export.where))
+        only = None if export.where is None else _where(attached, export.where)
         if only is not None and not is_writable(only, attached.layout):
             return None
         join = attached.joined
@@ -259,11 +260,15 @@ def memory(emission: Emission) -> int:
     return size if emission.attributes is None else size + ATTRIBUTES_BYTES
 
 
+def _where(attached: Attached, text: str) -> Where:
+    return where(parse_formula(text), (DURATION, *attached.layout.steps))
+
+
 def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | None:
     """Return the test of the filters that the agent evaluates, the probe's and the export's; None if none."""
     conditions = [] if attached.residual_filter is None else [attached.residual_filter]
     if export.where is not None:
-        conditions.append(where(parse_formula(export.where)))
+        conditions.append(_where(attached, export.where))
     tests = [passes(attached.layout, condition) for condition in conditions]
     return (lambda record: all(test(record) for test in tests)) if tests else None
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from kprobe_exporter.aggregate.ended_threads import Note
 from kprobe_exporter.aggregate.open_calls import INHERITED, Key, OpenCalls, above
 from kprobe_exporter.aggregate.recipes import tuple_getter
-from kprobe_exporter.model.joins import DISTANCE
+from kprobe_exporter.model.joins import DISTANCE, Steps
 from kprobe_exporter.model.records import (
     CALLER,
     LAYOUT_ID,
@@ -110,10 +110,14 @@ class ByStack:
 
 
 class ByKey:
-    """Pairs an end with the latest first half of its key. ``begun`` counts the first halves."""
+    """Pairs an end with the latest first half of its key. ``begun`` counts the first halves.
+
+    A step between them belongs to the first half that is open then; the latest of each step counts.
+    """
 
     def __init__(self, join: Join, opened: OpenCalls, make: Make) -> None:
         self._layout_id, self._opened, self.make = join.layout.layout_id, opened, make
+        self._nsteps = len(join.through)
         self.begun = 0
 
     def begin(self, of: Of, first: Record) -> None:
@@ -123,7 +127,15 @@ class ByKey:
         if None in key:
             self._opened.lose(self._layout_id, first)
         else:
+            if self._nsteps:
+                self._opened.steps[id(first)] = [None] * self._nsteps
             self._opened.put(key, 0, first)
+
+    def step(self, number: int, of: Of, record: Record) -> None:
+        """Keep the time of a step with the first half to which it belongs, if one is open."""
+        [(_, first)] = self._opened.lists.get((self._layout_id, *of(record)), [(0, None)])
+        if first is not None and first[TIME] <= record[TIME]:
+            self._opened.steps[id(first)][number] = record[TIME] - first[TIME]
 
     def end(self, of: Of, second: Record) -> Record | None:
         """Join a second half with its first half; None if that is missing or in doubt."""
@@ -149,34 +161,43 @@ def joiner(join: Join, opened: OpenCalls) -> Make:
 
     def make(first: Record, second: Record) -> Record | None:
         begun, now = first[TIME], second[TIME]
+        steps = opened.steps.pop(id(first), ()) if join.through else ()
         if now > opened.next_loss:
             opened.advance(now)
         if begun < opened.broken_until or begun > now:
             opened.lose(layout_id, first, halves=1 if opened.is_told(first) else 2)
             return None
-        return joined(first, second)
+        return joined(first, second, steps)
 
     return make
 
 
-def joined_record(join: Join) -> Callable[[Record, Record], Record]:
+def joined_record(join: Join) -> Callable[[Record, Record, Steps], Record]:
     """Return the function that makes the joined record of two halves that belong together."""
     layout_id = join.layout.layout_id
     picks = {begin.layout_id: _picker(join, begin) for begin in join.begins}
 
-    def make(first: Record, second: Record) -> Record:
-        return picks[first[LAYOUT_ID]]((*first, *second, layout_id, second[TIME] - first[TIME], None))
+    def make(first: Record, second: Record, steps: Steps) -> Record:
+        row = (*first, *second, layout_id, second[TIME] - first[TIME], None, *steps)
+        return picks[first[LAYOUT_ID]](row)
 
     return make
 
 
 def _picker(join: Join, begin: Layout) -> Callable[[Record], Record]:
-    """Return the function that picks a joined record out of a row: both halves, layout id, duration, None."""
+    """Return the function that picks a joined record out of a row.
+
+    A row is both halves, the layout's id, the duration, None, and the times of the steps.
+    """
     second = VALUES + len(begin.args)
     layout_id = second + VALUES + len(join.end.args)
     places = [layout_id, *range(TIME, CALLER), second + CALLER]
+    measured = {
+        "duration": layout_id + 1,
+        **{name: layout_id + 3 + at for at, name in enumerate(join.layout.steps)},
+    }
     for name in [arg.name for arg in join.layout.args]:
         first, last = begin.place(name), join.end.place(name)
         nowhere = layout_id + 2 if last is None else second + last
-        places.append(layout_id + 1 if name == "duration" else nowhere if first is None else first)
+        places.append(measured.get(name, nowhere if first is None else first))
     return itemgetter(*places)

@@ -30,6 +30,7 @@ class OpenCalls:
     stack. No list is empty, and places fall along it; by ``key`` they are all 0, so there is one entry.
     ``unpaired`` counts halves by the joined layout_id; those that began before ``told_until`` were counted
     when a loss broke them, though they are still open. ``only`` has the test of `Join.only` by layout_id.
+    ``steps`` are the times of the steps so far, by id() of the first half.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class OpenCalls:
         "next_loss",
         "number",
         "only",
+        "steps",
         "told_until",
         "unpaired",
     )
@@ -49,6 +51,7 @@ class OpenCalls:
         self.number = 0
         self.unpaired: Counter[int] = Counter()
         self.only: dict[int, Callable[[Record], bool]] = {}
+        self.steps: dict[int, list[int | None]] = {}
         self.broken_until, self.told_until, self.next_loss = -NEVER, -NEVER, NEVER
         self._most = most
         self._losses: list[tuple[int, int]] = []
@@ -123,6 +126,7 @@ class OpenCalls:
         """Count these calls as no longer open, and as unpaired if the thread made them."""
         self.number -= len(ended)
         for _, first in ended:
+            self.steps.pop(id(first), None)
             if not self.is_told(first):
                 self.lose(key[0], first)
 

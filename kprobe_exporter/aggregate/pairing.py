@@ -35,7 +35,8 @@ class Pairing:
     - By ``stack``, with the right distance, a pair is wrong only if two events went missing without a
       reported loss: the return of a call (or its thread exited in it), and the entry of a later call of the
       thread at exactly the same depth. With a wrong distance, only calls within 64 bytes of stack are paired.
-    - By ``key``, a pair is a first half and the next second half, with no first half in between.
+    - By ``key``, a pair is a first half and the next second half, with no first half in between. Its steps
+      are the latest between the two, and are never unpaired.
     - First halves that do not pass `Join.only` are never unpaired.
     - Where ``threads`` is told of them, a thread's exit or exec ends its calls: they are unpaired.
 
@@ -54,7 +55,7 @@ class Pairing:
         self.threads = EndedThreads(self._opened)
         self._takes: dict[int, Take] = {}
         self._begun_by: dict[int, ByStack | ByKey] = {}
-        self._ends: set[int] = set()
+        self._others: set[int] = set()  # events that end a join, and its steps
         self._ways: dict[int, ByStack | ByKey] = {}
         for join in joins:
             self.add(join)
@@ -83,6 +84,9 @@ class Pairing:
             begin.layout_id: partial(way.begin, of_half(join, begin)) for begin in join.begins
         }
         takes[join.end.layout_id] = partial(way.end, of_half(join, join.end))
+        if isinstance(way, ByKey):
+            for number, one in enumerate(join.through):
+                takes[one.layout_id] = partial(way.step, number, of_half(join, one))
         for layout_id in takes:
             if layout_id in self._takes:
                 raise ValueError(
@@ -92,7 +96,7 @@ class Pairing:
         if join.only is not None:
             self._opened.only |= {begin.layout_id: passes(begin, join.only) for begin in join.begins}
         self._begun_by |= {begin.layout_id: way for begin in join.begins}
-        self._ends.add(join.end.layout_id)
+        self._others |= {layout.layout_id for layout in (*join.through, join.end)}
         self._ways[join.layout.layout_id] = way
 
     def tell(self, join: Join, told: Callable[[Record, Record], None]) -> None:
@@ -137,9 +141,9 @@ class Pairing:
         self.reset(join)
         self.threads.remove(join)
         self._ways.pop(join.layout.layout_id, None)
-        self._ends.discard(join.end.layout_id)
-        for layout in (*join.begins, join.end):
+        for layout in join.parts:
             self.unwatch(layout)
+            self._others.discard(layout.layout_id)
             self._begun_by.pop(layout.layout_id, None)
             self._opened.only.pop(layout.layout_id, None)
         if self._nested is not None:
@@ -178,7 +182,7 @@ class Pairing:
 
     def _take_filtered(self, batch: Batch) -> None:
         """Count the first halves that the source has discarded as begun: they are hits too."""
-        for layout_id in batch.arrived.keys() & (self._begun_by.keys() | self._ends):
+        for layout_id in batch.arrived.keys() & (self._begun_by.keys() | self._others):
             turned_away = batch.arrived.pop(layout_id) - batch.passed.pop(layout_id)
             if (way := self._begun_by.get(layout_id)) is not None:
                 way.begun += turned_away

@@ -146,7 +146,7 @@ def join_recipe(
     that counts the stacks of first events, and ``choice`` says which records are exported.
     """
     made = _with(recipe(join.layout, metrics, residual_filter), stacks, choice)
-    halves = (*join.begins, join.end)
+    halves = join.parts
     if stacks is None and choice is None and any(half.stack or half.user_stack for half in halves):
         return "a stack belongs to each record"
     if not all(is_writable(where, half) for half, where in filters.items()):

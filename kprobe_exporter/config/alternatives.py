@@ -19,9 +19,10 @@ from kprobe_exporter.config.sites import (
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.evaluate import FLOAT, FieldType, wrong_comparison
+from kprobe_exporter.grammar.evaluate import FLOAT, FieldType, wrong_comparison, wrong_time
 from kprobe_exporter.grammar.fetch import check_name
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.model.records import STACK_POINTER
 
@@ -56,7 +57,12 @@ def alternatives(probe: ProbeModel, report: Report, defined: Target | None = Non
         found = [_alternative(probe, probe.attach, ("attach",), report)] if probe.attach else []
     if found:
         _refuse_idle_keys(probe, found, report)
+    times = {name for one in found for name in one.attach.through}
     for index, one in enumerate(found):
+        for name in sorted(times & one.fields.keys() - one.attach.through.keys()):
+            report(
+                ("attach", index), f"{name!r} is a time in another alternative, and a field here: rename one"
+            )
         if one.attach.target.is_pattern and len(found) > 1:  # everything that it matches is probed together
             report(("attach", index), f"{one.attach.target} is a pattern, which has no alternatives")
     return tuple(found)
@@ -78,7 +84,7 @@ def _refuse_idle_keys(probe: ProbeModel, found: list[Alternative], report: Repor
 
     A call of a function that never returns may have those of its return: the plan says that it has none.
     """
-    kinds = {target.kind for one in found for target in (one.attach.target.parts or (one.attach.target,))}
+    kinds = {part.target.kind for one in found for part in one.attach.single}
     if probe.maxactive and not kinds & {Kind.KRETPROBE, Kind.FEXIT, Kind.CALL}:
         report(("maxactive",), "only a kretprobe has it, and none is attached: leave it out")
     if any(one.attach.target.is_entry_alone for one in found):
@@ -103,14 +109,16 @@ class _Pair:
 
     def alternative(self) -> Alternative:
         """Check the pair and return its alternative."""
+        fetch = self.probe.fetch or {}
         if isinstance(written := self.pair.begin, list):
-            begins = [self._begin(half, ("from", index)) for index, half in enumerate(written)]
+            begins = [self._early(half, ("from", index), fetch) for index, half in enumerate(written)]
         else:
-            begins = [self._begin(written, ("from",))]
+            begins = [self._early(written, ("from",), fetch)]
+        through = {name: self._step(name, half) for name, half in (self.pair.through or {}).items()}
         end = self._half(self.pair.to, ("to",), {}, self.probe.returns)
         if self.own.returns is not None and end.attach.returns is None:
             self.report((*self.path, "returns"), f"{end.attach.target} has no return value to read")
-        self._compare_keys([*begins, end])
+        self._compare_keys([*begins, *through.values(), end])
         self._compare_nulls([begin.attach for begin in begins])
         if str(end.attach.target) == RUNS and {str(begin.attach.target) for begin in begins} <= WOKEN:
             self.report.warn((*self.path, "pair", "from"), PREEMPTED)
@@ -118,14 +126,25 @@ class _Pair:
         for name in {name for begin in begins for name in begin.fields}:
             if all(name in begin.fields for begin in begins):
                 fields[name] = _common_type([begin.fields[name] for begin in begins])
-        fields |= {"duration": FLOAT}
+        for name in sorted((through.keys() & fields) - BUILT_IN):
+            self._refuse_step(name, "is fetched already")
+        fields |= dict.fromkeys((DURATION, *through), FLOAT)
         *first, last = (half.attach for half in (*begins, end))
         target = Target(Kind.PAIR, parts=tuple(one.target for one in (*first, last)))
         filter_, keys = self._filter(fields), tuple(self.keys)
         absent = frozenset().union(*(one.absent for one in (*first, last)))
         absent -= {name for one in (*first, last) for name in one.fetch}
         attach = Attach(
-            target, {}, filter_, last.returns, last.guessed, tuple(first), last, keys, absent=absent
+            target,
+            {},
+            filter_,
+            last.returns,
+            last.guessed,
+            tuple(first),
+            last,
+            keys,
+            {name: step.attach for name, step in through.items()},
+            absent=absent,
         )
         return Alternative(attach, fields)
 
@@ -144,9 +163,21 @@ class _Pair:
             else:
                 yield ("tid" if name == "common_pid" else name), place
 
-    def _begin(self, half: str | HalfModel, at: Path) -> Alternative:
-        """Build an event that begins the pair. Its ``return`` is not the pair's."""
-        found = self._half(half, at, self.probe.fetch or {}, None)
+    def _step(self, name: str, half: str | HalfModel) -> Alternative:
+        """Build an event in between, whose time is the field ``name``."""
+        if name in BUILT_IN or name == STACK_POINTER:
+            self._refuse_step(name, "is a built-in field")
+        return self._early(half, ("through", name), {})
+
+    def _refuse_step(self, name: str, why: str) -> None:
+        path = (*self.path, "pair", "through", name)
+        self.report(path, f"{name!r} {why}: choose another name", at_key=True)
+
+    def _early(
+        self, half: str | HalfModel, at: Path, fetch: Mapping[str, str | list[str] | None]
+    ) -> Alternative:
+        """Build an event before the one that ends the pair. Its ``return`` is not the pair's."""
+        found = self._half(half, at, fetch, None)
         attach, path = found.attach, (*self.path, "pair", *at)
         if "return" in attach.fetch:
             own = not isinstance(half, str) and "fetch" in half.model_fields_set
@@ -214,7 +245,10 @@ class _Pair:
         names = {kernel: ours for kernel, ours in AGENT_NAMES.items() if kernel not in fields}
         parsed = parse_filter(self.probe.filter, fractions=True).rename(names)
         for part in parsed.comparisons:
-            why = None
+            why: str | None = wrong_time(part, fields.get(part.name))
+            if why:
+                self.report(path, why, column=part.value_column)
+                continue
             if part.name == "return" and part.name not in fields:
                 why = "there is no 'return' here: what ends the pair returns nothing"
             elif part.name not in fields:

@@ -14,7 +14,8 @@ from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
-from kprobe_exporter.grammar.evaluate import COMPUTED
+from kprobe_exporter.grammar.evaluate import COMPUTED, FLOAT
+from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
@@ -184,6 +185,8 @@ def _no_weight(name: str, alternatives: Alternatives) -> str | None:
     types = [one.fields[name] for one in alternatives]
     if any(found is COMPUTED for found in types):
         return f"{quote(name)} is computed by the agent, and the kernel adds up: weigh by a name of `fetch`"
+    if name != DURATION and any(found is FLOAT for found in types):
+        return f"{quote(name)} is a part of the duration: weigh by duration"
     if any(found is not None and found.kind not in ("int", "float") for found in types):
         return f"{quote(name)} is no number to add up"
     return None

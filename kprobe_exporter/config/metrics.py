@@ -13,7 +13,7 @@ from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
-from kprobe_exporter.grammar.evaluate import COMPUTED
+from kprobe_exporter.grammar.evaluate import COMPUTED, FLOAT
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import Comparison, Node, Operation
 from kprobe_exporter.grammar.lexis import NAME
@@ -96,6 +96,7 @@ class MetricBuilder:
         self.native, self.key = native, key
         self.model, self.probe, self.alternatives, self.report = model, probe, alternatives, report
         [(self.kind, self.name)] = model.given.items()
+        self.times = {name for one in alternatives for name, type_ in one.fields.items() if type_ is FLOAT}
 
     def metric(self) -> Metric:
         """Check the model and return the metric."""
@@ -160,7 +161,7 @@ class MetricBuilder:
             return None
         if self.model.buckets is not None:
             return bounds(self.model.buckets)
-        if self.model.value == "duration":
+        if self.model.value in self.times:
             return duration_buckets(self.probe) or DURATION_BUCKETS
         return (return_buckets(self.probe) if self.model.value == "return" else ()) or RETURN_BUCKETS
 
@@ -230,7 +231,7 @@ class MetricBuilder:
         """Refuse a field that in some alternative is missing, no ``number``, or not usable as a ``label``."""
         if sentence := missing_field(name, self.alternatives):
             self.report(path, sentence)
-        elif label and name == "duration":
+        elif label and name in self.times:
             sentence = "a duration is measured, and each one would be a series of its own"
             self.report(path, f"{sentence}: make it the `value` of a histogram")
         elif number and (null := _where_it_is_null(name, self.alternatives)):

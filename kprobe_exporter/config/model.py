@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from kprobe_exporter.grammar.formula import Node, split
+from kprobe_exporter.grammar.formula import DURATION, Node, split
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.values import SHORT_ID, ReturnType
@@ -125,7 +125,8 @@ class Attach:
 
     A call or a pair starts with one of ``begins`` and ends with ``end``; these hold what is fetched and
     what the kernel filters. ``filter`` is then the rest, which the agent evaluates, with the agent's
-    field names. The events of a pair are matched by equal values of the fields ``key``. ``help`` is the
+    field names. The events of a pair are matched by equal values of the fields ``key``. ``through`` are the
+    events between them, by the names of the fields that are the times of these. ``help`` is the
     alternative's own.
     """
 
@@ -137,6 +138,7 @@ class Attach:
     begins: tuple["Attach", ...] = ()
     end: "Attach | None" = None
     key: tuple[str, ...] = ()
+    through: Mapping[str, "Attach"] = field(default_factory=dict)
     help: str = ""
     absent: frozenset[str] = frozenset()
     paths: Mapping[str, tuple[WrittenPath, ...]] = field(default_factory=dict)
@@ -144,8 +146,8 @@ class Attach:
 
     @property
     def single(self) -> tuple["Attach", ...]:
-        """The single events: this one, or those that begin a call or a pair and the one that ends it."""
-        return (self,) if self.end is None else (*self.begins, self.end)
+        """The single events: this one, or those of a call or a pair, in order."""
+        return (self,) if self.end is None else (*self.begins, *self.through.values(), self.end)
 
 
 class Export(NamedTuple):
@@ -265,6 +267,11 @@ class Probe:
     export: Export | None = None
     native: bool = False
     within: Within | None = None
+
+    @property
+    def times(self) -> frozenset[str]:
+        """The fields that are times: seconds in a comparison and in a metric, nanoseconds in a record."""
+        return frozenset({DURATION}.union(*(attach.through for attach in self.attach)))
 
     @property
     def labels(self) -> tuple[Label, ...]:

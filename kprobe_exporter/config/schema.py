@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import ModelSchema
 
 from kprobe_exporter.config.fields import (
+    FETCH_NAME,
     PROBE_NAME,
     SPACE_NAME,
     Buckets,
@@ -104,8 +105,11 @@ _HALF = "an event of a pair is a text as kprobe:vfs_read, or {to: …}"
 _Event: TypeAlias = Annotated[_To | _Half, shapes(_HALF)]
 
 
+_StepName: TypeAlias = Annotated[str, Field(pattern=FETCH_NAME)]
+
+
 class PairModel(Strict):
-    """Two events as one, with the time between them."""
+    """Two events as one, with the time between them and up to events in between."""
 
     # `from` is a keyword of Python.
     begin: Annotated[
@@ -113,6 +117,9 @@ class PairModel(Strict):
         shapes(f"{_HALF}, or a list of these"),
     ] = Field(alias="from")
     """The event that begins it; with a list, each of them does."""
+    through: Annotated[dict[_StepName, _Event], Field(min_length=1, max_length=8)] | None = None
+    """NAME to an event in between, as `{issue: "tracepoint:block:block_rq_issue"}`: a field with the seconds
+    from the first event to the latest of these."""
     to: _Event
     """The event that ends it."""
     key: Annotated[
@@ -120,7 +127,7 @@ class PairModel(Strict):
         | Annotated[list[str], Field(min_length=1, max_length=8), Tag("<list>")],
         shapes("key is the name of a field, or a list of names"),
     ]
-    """The fields by which the two events are matched; both must have them."""
+    """The fields by which the events are matched; all must have them."""
 
 
 class AttachModel(Strict):

@@ -17,6 +17,7 @@ from kprobe_exporter.grammar.evaluate import (
     FieldType,
     field_type,
     wrong_comparison,
+    wrong_time,
 )
 from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
 from kprobe_exporter.grammar.fetch import MOST_ARGS, FetchArg, check_name, inner_path, parse_fetch
@@ -254,6 +255,9 @@ class AlternativeBuilder:
             self.report(self.places["filter"], self._here(error.message, "filter"), column=error.column)
             return
         for part in parts:
+            if no_time := wrong_time(part, self.compared.get(part.name)):
+                self.report(self.places["filter"], self._here(no_time, "filter"), column=part.value_column)
+                continue
             why = self._wrong_in_filter(part.name)
             if not why and part.name in self.compared:
                 why = wrong_comparison(part, self.compared[part.name])

@@ -65,6 +65,8 @@ enum field_kind {
     FIELD_TID,                      /* the thread that wrote it */
     FIELD_COMPUTED,                 /* an expression; `offset` is its node */
     FIELD_ELAPSED,                  /* of a joined record: nanoseconds from the first half to the second */
+    FIELD_STEP,                     /* of a joined record: nanoseconds from the first half to a step; `offset` is where
+                                     * the first half has them, in bytes before its end */
     FIELD_STACK,                    /* the stacks that came after the event */
     FIELD_COMPLEX,                  /* the caller reads it: the engine gives it no value */
 };
@@ -195,6 +197,7 @@ enum role {
     ROLE_NONE,
     ROLE_BEGIN,                     /* the first half of a join */
     ROLE_END,                       /* the second half of a join */
+    ROLE_STEP,                      /* an event between the halves of a pair */
     ROLE_SINGLE,                    /* a single record that waits for earlier events, or for its stacks */
     ROLE_STARTED,                   /* a thread begins; from here on, events about threads */
     ROLE_EXECUTED,                  /* a thread executes another program */
@@ -212,7 +215,7 @@ struct join_role {
     uint8_t role;                   /* enum role */
     uint8_t awaited_stacks;         /* enum stack_kind: those that are counted or exported with the event */
     uint32_t join;                  /* the index of the join; of a single record, that of its variant */
-    int32_t variant;                /* which of the join's first halves this is */
+    int32_t variant;                /* which of the join's first halves, or of its steps, this is */
     int32_t only;                   /* a first half that fails this condition counts as no loss; or NO_NODE */
     struct field_ref first;         /* the stack pointer, the child's id, or the id before an exec */
     struct field_ref second;        /* the flags of clone() */
@@ -258,6 +261,7 @@ struct join_plan {
     bool by_stack;                  /* by thread and stack pointer, otherwise by the keys of its roles */
     bool user;                      /* the calls of a program's functions */
     uint32_t first_variant;
+    uint32_t nsteps;                /* events between the halves of a pair, whose times are kept */
     struct nesting nesting;
 };
 
@@ -405,7 +409,8 @@ uint64_t engine_queued_halves(const struct engine *engine);
 struct tally_table *engine_tallies(struct engine *engine, uint32_t group);
 void engine_clear_tallies(struct tally_table *table);
 
-/* A record to be exported. Its bytes follow it: those of the record or of both halves, and then its stacks. */
+/* A record to be exported. Its bytes follow it: those of the record or of both halves, and then its stacks. The
+ * first half of a pair with steps ends with 8 bytes for each step: nanoseconds since the half, or NEVER. */
 struct exported_record {
     int32_t variant;                /* -1 of a single record */
     int32_t types[2];               /* as all arrays below, the second is of the second half */

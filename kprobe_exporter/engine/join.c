@@ -1,6 +1,7 @@
 /* Joins the halves of calls and pairs in the order of time, and adds up what they become.
  *
  *   queues of all CPUs ─► merge ─► ROLE_BEGIN: open the half                             (matching.c)
+ *                                  ROLE_STEP: keep its time with the open half
  *                                  ROLE_END: find its first half ─► filter ─► tallies ─► export
  *                                  ROLE_SINGLE: tallies ─► export
  *                                  ROLE_STARTED, EXECUTED, EXITED: end halves            (thread_ends.c)
@@ -114,6 +115,9 @@ static bool process_event(struct engine *engine, struct queued_event *event, int
         return !type->export.exports || export_single(engine, event->type, &record);
     case ROLE_BEGIN:
         return begin_half(engine->calls, role, &record, engine->tally.scratch);
+    case ROLE_STEP:
+        note_step(engine->calls, role, &record, engine->tally.scratch);
+        return true;
     case ROLE_END:
         half = end_half(engine->calls, role, &record, engine->tally.scratch);
         if (half == NULL)

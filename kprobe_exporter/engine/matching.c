@@ -1,6 +1,7 @@
 /* Finds the first half of a second half.
  *
- * Pairs are joined by values that both halves have: an end belongs to the latest open first half of its key.
+ * Pairs are joined by values that both halves have: an end belongs to the latest open first half of its key. So
+ * does a step, an event in between, whose time is kept with that half; the latest one of each step counts.
  *
  * Calls are proved by the stack pointer. At a function's return it is a fixed distance above the one at its
  * entry: on x86-64 by the 8 bytes of the return address, which the return has popped; on other kernels and
@@ -165,4 +166,21 @@ struct open_half *end_half(
         join->unpaired += 1 + (half->time >= calls->counted_until);
     free_half(calls, half);
     return NULL;
+}
+
+/* Keep the time of an event between the halves of a pair, in the half to which it belongs, if one is open. */
+void note_step(
+    struct open_calls *calls, const struct join_role *role, const struct record *record, uint8_t *scratch)
+{
+    uint32_t nsteps = calls->joins[role->join].plan.nsteps;
+    int32_t thread_at;
+    uint32_t length = write_pair_key(role, record, scratch, &thread_at);
+    struct call_list *list = length ? find_list(calls, role->join, scratch, length) : NULL;
+    struct open_half *half = list == NULL ? NULL : list->innermost;
+
+    if (half == NULL || record->time < half->time)
+        return;
+    store_word(
+        half_bytes(half) + half->length - half->stack_length - 8 * (nsteps - (uint32_t)role->variant),
+        record->time - half->time);
 }

@@ -154,10 +154,11 @@ void trim(struct open_calls *calls)
             drop_list(calls, calls->oldest);
 }
 
-/* Copy a record and its stacks; NULL without memory. */
-static struct open_half *copy_half(const struct record *record, int32_t variant, uint64_t stack_pointer)
+/* Copy a record and its stacks, with room for the times of steps; NULL without memory. */
+static struct open_half *copy_half(
+    const struct record *record, int32_t variant, uint64_t stack_pointer, uint32_t nsteps)
 {
-    uint32_t length = record->length + record->stack_length;
+    uint32_t behind = record->length + 8 * nsteps, length = behind + record->stack_length;
     struct open_half *half = malloc(sizeof(*half) + length);
 
     if (half == NULL)
@@ -172,8 +173,10 @@ static struct open_half *copy_half(const struct record *record, int32_t variant,
         .stack_length = record->stack_length,
     };
     memcpy(half_bytes(half), record->start, record->length);
+    if (nsteps)
+        memset(half_bytes(half) + record->length, 0xFF, 8 * nsteps); /* NEVER */
     if (record->stack_length)
-        memcpy(half_bytes(half) + record->length, record->stack, record->stack_length);
+        memcpy(half_bytes(half) + behind, record->stack, record->stack_length);
     return half;
 }
 
@@ -183,7 +186,7 @@ bool open_half(
     const uint8_t *key, uint32_t length, int32_t thread_at, bool excluded)
 {
     struct join_state *join = &calls->joins[role->join];
-    struct open_half *half = copy_half(record, role->variant, stack_pointer);
+    struct open_half *half = copy_half(record, role->variant, stack_pointer, join->plan.nsteps);
     struct call_list *list;
 
     if (half == NULL)

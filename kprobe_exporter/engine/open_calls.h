@@ -70,7 +70,7 @@ struct join_state {
     uint64_t votes[NDISTANCES];     /* for other distances, by 8 bytes */
 };
 
-/* The bytes of its record follow, and those of its stacks. */
+/* The bytes of its record follow, then 8 for each step of its join, and those of its stacks. */
 struct open_half {
     struct open_half *outer;        /* the next one in its list */
     uint64_t stack_pointer;         /* of a call; 0 of a pair */
@@ -79,7 +79,7 @@ struct open_half {
     int32_t cpu;
     int32_t variant;                /* of its join, or FROM_FORK */
     bool excluded;                  /* by its join's filter, so that it is no loss */
-    uint32_t length;                /* of the record and the stacks, in bytes */
+    uint32_t length;                /* of all that follows, in bytes */
     uint32_t stack_length;          /* of the stacks */
     struct enclosing_call *enclosing; /* NULL if its join encloses nothing */
 };
@@ -210,6 +210,8 @@ static inline void set_key_thread(uint8_t *key, int32_t tid)
 bool begin_half(
     struct open_calls *calls, const struct join_role *role, const struct record *record, uint8_t *scratch);
 struct open_half *end_half(
+    struct open_calls *calls, const struct join_role *role, const struct record *record, uint8_t *scratch);
+void note_step(
     struct open_calls *calls, const struct join_role *role, const struct record *record, uint8_t *scratch);
 
 /* thread_ends.c */

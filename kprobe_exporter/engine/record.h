@@ -161,6 +161,9 @@ static inline bool read_number(const struct field_ref *field, const struct recor
     case FIELD_ELAPSED:
         out->low = record->elapsed;
         break;
+    case FIELD_STEP:
+        out->low = load64(record->start + record->length - field->offset);
+        return out->low != NEVER;
     default:
         return false;
     }

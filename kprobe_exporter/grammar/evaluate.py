@@ -5,7 +5,7 @@ numbers are not truncated: the agent's fields have been read by their types.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import Literal, NamedTuple, TypeAlias
@@ -24,8 +24,8 @@ class FieldType(NamedTuple):
 
     ``int`` is an integer of ``size`` bytes: 1, 2, 4 or 8. ``string`` has any length (``__data_loc char[]``).
     ``chars`` is an array of ``size`` bytes, ended by a NUL if there is room. ``cpu`` is the generic field
-    ``cpu``. ``float`` is a number of the agent's own. ``other`` cannot be compared, as an array of numbers.
-    ``computed`` is a number that the agent computes.
+    ``cpu``. ``float`` is a time that the agent measures, in seconds. ``other`` cannot be compared, as an
+    array of numbers. ``computed`` is a number that the agent computes.
     """
 
     kind: Literal["int", "string", "chars", "cpu", "float", "other", "computed"]
@@ -63,6 +63,13 @@ def field_type(arg: FetchArg) -> FieldType:
     if arg.value_kind == "str":
         return STRING
     return FieldType("int", arg.size, arg.signed)
+
+
+def wrong_time(part: Comparison, known: FieldType | None) -> str:
+    """Return why a field cannot be compared with a time such as ``10ms``, "" if it can, or is not."""
+    if not part.time or part.name == DURATION or known in (FLOAT, COMPUTED):
+        return ""
+    return f"{part.name!r} is no time, only {DURATION!r} is"
 
 
 def wrong_comparison(part: Comparison, known: FieldType) -> str:
@@ -121,9 +128,8 @@ def wrong_types(tree: Node, types: Mapping[str, FieldType | None]) -> Iterator[t
 
 
 def _wrong_comparison(compared: Comparison, known: FieldType | None) -> Iterator[tuple[int, str]]:
-    timed = compared.name == DURATION or known is COMPUTED
-    if compared.time and not timed:
-        yield compared.value_column, f"{compared.name!r} is no time, only {DURATION!r} is"
+    if why := wrong_time(compared, known):
+        yield compared.value_column, why
     elif known and not (known is COMPUTED and compared.time) and (why := wrong_comparison(compared, known)):
         yield compared.column, why
 
@@ -158,9 +164,9 @@ def as_number(tree: Node) -> Condition:
     return as_condition(tree)
 
 
-def in_nanoseconds(part: Comparison) -> Comparison:
-    """Return a comparison with its duration in nanoseconds, the unit of records, instead of seconds."""
-    if part.name != DURATION or part.operator == "&" or isinstance(part.value, str):  # bits have no unit
+def in_nanoseconds(part: Comparison, times: Collection[str] = (DURATION,)) -> Comparison:
+    """Return a comparison of one of ``times`` in nanoseconds, the unit of records, instead of seconds."""
+    if part.name not in times or part.operator == "&" or isinstance(part.value, str):  # bits have no unit
         return part
     # Decimal keeps what is written: 1.1e-6 s is 1100 ns, which a product of floats may miss by a bit.
     return replace(part, value=float(Decimal(str(part.value)).scaleb(9)))

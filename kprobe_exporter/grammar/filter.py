@@ -4,7 +4,7 @@ import re
 from decimal import Decimal
 from typing import NoReturn
 
-from kprobe_exporter.grammar.formula import DURATION, Comparison, Node, Operation, Operator, logical
+from kprobe_exporter.grammar.formula import Comparison, Node, Operation, Operator, logical
 from kprobe_exporter.grammar.lexis import LONG_MIN, SECONDS, fail, kernel_number, refuse_forbidden
 from kprobe_exporter.grammar.precedence import PrecedenceParser, Token
 
@@ -20,7 +20,7 @@ def parse_filter(text: str, *, fractions: bool = False) -> Node:
 
     Whether the fields exist is not checked here: see ``check_fields`` of ``evaluate``. ``fractions`` allows
     numbers such as ``0.25`` and ``1e-3``, and times such as ``10ms``, which the agent can compare and the
-    kernel cannot.
+    kernel cannot; see ``wrong_time`` of ``evaluate``.
     """
     refuse_forbidden(text, LONGEST)
     result = _Parser(text, fractions).whole()
@@ -123,8 +123,6 @@ class _Parser(PrecedenceParser[Node]):
         if self.text.startswith(('"', "'"), start):
             value = self.string(sign)
         elif time and self.fractions and sign not in ("~", "&"):
-            if name != DURATION:
-                fail(f"{name!r} is no time, only {DURATION!r} is", self.text, start)
             self.skip(len(time[0]))
             value, written, unit = float(seconds_of(time[0])), f"{seconds_of(time[0]):f}", time[0]
         else:

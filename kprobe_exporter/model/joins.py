@@ -1,8 +1,8 @@
 """What a source needs to join calls and pairs itself, as data."""
 
 import platform
-from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.records import Join, Record
@@ -12,15 +12,20 @@ DISTANCE = 8 if platform.machine() == "x86_64" else 0
 the return address, which a call of x86-64 pushes."""
 
 
+Steps: TypeAlias = Sequence[int | None]
+"""The nanoseconds from the first half of a pair to each of its steps, None for one that did not occur."""
+
+
 class JoinRecipe(NamedTuple):
     """A join, and everything to add up from its joined records.
 
-    ``make`` makes the joined record of two halves that belong together, for the recipe's choice.
+    ``make`` makes the joined record of two halves that belong together and of the times of the steps between
+    them, for the recipe's choice.
     """
 
     join: Join
     recipe: Recipe
-    make: Callable[[Record, Record], Record] | None = None
+    make: Callable[[Record, Record, Steps], Record] | None = None
 
 
 class ThreadEvent(NamedTuple):

@@ -23,6 +23,7 @@ class Layout:
     the function that a return goes back to, for which the kernel's symbols have to be loaded. ``absent`` are
     the fields that the configuration uses and this event lacks: their labels are empty. ``computed`` are
     fields that the agent computes of those that a record holds. ``names`` are fields with words for numbers.
+    ``steps`` are the arguments that are nanoseconds from the first event of a pair to one in between.
     """
 
     layout_id: int
@@ -40,6 +41,7 @@ class Layout:
     absent: frozenset[str] = frozenset()
     computed: tuple[Computed, ...] = ()
     names: tuple[tuple[str, Words], ...] = ()
+    steps: tuple[str, ...] = ()
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -192,7 +194,8 @@ class Join(NamedTuple):
     between the two. ``by`` says how events are paired: ``stack`` pairs a function's entry and return by
     thread and STACK_POINTER; ``key`` pairs an end with the latest first event that has equal values of the
     fields ``key``. ``only`` is the part of the joined records' filter that the first event decides: a first
-    event that does not pass it is not counted as lost if its second event is missing.
+    event that does not pass it is not counted as lost if its second event is missing. ``through`` are the
+    events in between, one for each of the layout's ``steps``; the latest of each counts.
     """
 
     layout: Layout
@@ -201,6 +204,12 @@ class Join(NamedTuple):
     by: Literal["stack", "key"]
     key: tuple[str, ...] = ()
     only: Where | None = None
+    through: tuple[Layout, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Layout, ...]:
+        """The layouts of all its events, the last one at the end."""
+        return (*self.begins, *self.through, self.end)
 
 
 class Emission(NamedTuple):

@@ -27,8 +27,9 @@ Ways = tuple[ProbeSpec | Unsupported, ...]
 class JoinedSpec:
     """One way to attach a call or a pair, pure.
 
-    ``ways`` holds the alternatives of each begin event and, last, those of the end event. The agent
-    evaluates ``residual_filter`` when it has both events.
+    ``ways`` holds the alternatives of each begin event, of each event in between, and of the end event.
+    ``through`` are the fields with the times of those in between. The agent evaluates ``residual_filter``
+    when it has both events.
     """
 
     probe: str
@@ -40,6 +41,7 @@ class JoinedSpec:
     by: Literal["stack", "key"]
     key: tuple[str, ...]
     residual_filter: Where | None
+    through: tuple[str, ...] = ()
     plan: Plan = "events"
     because: str = MEASURED
     help: str = ""
@@ -53,20 +55,24 @@ class JoinedSpec:
 
     def join(self, layouts: Sequence[Layout]) -> Join:
         """Return how the installed events are joined. ``layouts`` are in the order of ``ways``."""
-        *begins, end = layouts
+        *others, end = layouts
+        nbegins = len(others) - len(self.through)
+        begins, through = others[:nbegins], tuple(others[nbegins:])
         found: dict[str, Arg] = {}
         for arg in (arg for begin in begins for arg in begin.args):
             found.setdefault(arg.name, arg)
         shared = [arg for arg in found.values() if all(begin.place(arg.name) is not None for begin in begins)]
         entered = {arg.name for arg in shared} | OF_THREAD.keys() | COMMON.keys()
-        both = [*shared, *(arg for arg in end.args if arg.name not in entered), Arg("duration", "int")]
+        times = [Arg(name, "int") for name in ("duration", *self.through)]
+        both = [*shared, *(arg for arg in end.args if arg.name not in entered), *times]
         hidden = frozenset[str]().union(*(layout.hidden for layout in layouts))
         args = tuple(arg._replace(guards=()) for arg in both if arg.name not in hidden)
         layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, args, end.returns)
         words = tuple({**dict(end.names), **dict(begins[0].names)}.items())
-        layout = replace(layout, absent=self.absent, computed=self.computed, names=words)
+        layout = replace(layout, absent=self.absent, computed=self.computed, names=words, steps=self.through)
         first = {arg.name for arg in shared} | PLACES.keys() - {"caller"}
-        return Join(layout, tuple(begins), end, self.by, self.key, _decided(self.residual_filter, first))
+        only = _decided(self.residual_filter, first)
+        return Join(layout, tuple(begins), end, self.by, self.key, only, through)
 
 
 def joined_spec(
@@ -87,6 +93,9 @@ def joined_spec(
     whole = replace(probe, aggregate="events", stacks=None)
     ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(whole, stack=False, user_stack=False)
+    for number, step in enumerate(attach.through.values(), 1):
+        between = single(last, step, {*attach.key})
+        ways.append(_ways(between, "end", f"{probe.name}_step{number}"))
     suffix = "return" if attach.target.is_call else "end"
     # The thread and its CPU are the first event's. Only the return of a function of the kernel tells who
     # called it.
@@ -106,7 +115,8 @@ def joined_spec(
         tuple(ways),
         "stack" if by_stack else "key",
         ("tid",) if kind is Kind.SYSCALL else attach.key,
-        _residual(attach.filter),
+        where(parse_filter(attach.filter, fractions=True), probe.times) if attach.filter else None,
+        tuple(attach.through),
         absent=attach.absent,
     )
 
@@ -115,11 +125,6 @@ def _decided(where: Where | None, names: Set[str]) -> Where | None:
     """Return the part of a filter that these fields decide."""
     condition = decided_by(where.condition, names) if where else None
     return Where(tuple(sorted(fields_of(condition))), condition) if condition else None
-
-
-def _residual(text: str | None) -> Where | None:
-    """Return the filter of a call or a pair, which the agent evaluates."""
-    return where(parse_filter(text, fractions=True)) if text else None
 
 
 def _half(attach: Attach, by_stack: bool) -> Attach:

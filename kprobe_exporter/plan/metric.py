@@ -1,6 +1,7 @@
 """Metrics as the aggregator takes them: with full names, ready decoders and compiled filters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from kprobe_exporter.config.model import NAMED, Attach, Decode, Label, Metric, Probe
 from kprobe_exporter.grammar.evaluate import as_condition, as_number, in_nanoseconds
@@ -16,6 +17,9 @@ from kprobe_exporter.model.values import decimal
 
 SECOND = 10**9  # nanoseconds, the unit of the durations in records
 
+OF_TIME = (DURATION,)
+"""The fields that are times, unless there are events between those of a pair."""
+
 NETWORK_ORDER = (Decode("ip"), Decode("port"))
 """Decoders that take a number as memory has it, in network byte order."""
 
@@ -23,14 +27,22 @@ Decoders = Mapping[str, Callable[[object], Decoder]]
 
 
 def metric_spec(
-    metric: Metric, namespace: str, decoders: Decoders, lets: Mapping[str, Node] | None = None
+    metric: Metric,
+    namespace: str,
+    decoders: Decoders,
+    lets: Mapping[str, Node] | None = None,
+    times: Collection[str] = OF_TIME,
 ) -> MetricSpec:
-    """Return a metric of the configuration as the aggregator takes it; ``lets`` are the probe's."""
+    """Return a metric of the configuration as the aggregator takes it.
 
-    unit = SECOND if metric.value == DURATION else 1
+    ``lets`` are the probe's, and ``times`` those of its fields that are times.
+    """
+    unit = SECOND if metric.value in times else 1
     # A label may have the name of a field that is computed.
     trees = {name: tree for name, tree in (lets or {}).items() if name not in metric.selecting}
-    by_fields, by_labels = (where(insert(part, trees)) if part else None for part in metric.where_parts)
+    by_fields, by_labels = (
+        where(insert(part, trees), times) if part else None for part in metric.where_parts
+    )
     return MetricSpec(
         f"{namespace}_{metric.name}",
         metric.kind,
@@ -62,14 +74,18 @@ def computed(probe: Probe) -> tuple[Computed, ...]:
         if metric.value is not None and not NAME.fullmatch(metric.value):
             trees[metric.value] = insert(parse_formula(metric.value), trees)
     return tuple(
-        Computed(name, tuple(sorted(tree.fields)), as_number(tree.change(in_nanoseconds)))
+        Computed(name, tuple(sorted(tree.fields)), as_number(_in_records(tree, probe.times)))
         for name, tree in trees.items()
     )
 
 
-def where(tree: Node) -> Where:
-    """Return an expression, which compares durations with seconds, in the form that the agent evaluates."""
-    return residual(tree.change(in_nanoseconds))
+def where(tree: Node, times: Collection[str] = OF_TIME) -> Where:
+    """Return an expression, which compares ``times`` with seconds, in the form that the agent evaluates."""
+    return residual(_in_records(tree, times))
+
+
+def _in_records(tree: Node, times: Collection[str]) -> Node:
+    return tree.change(partial(in_nanoseconds, times=times))
 
 
 def residual(parsed: Node) -> Where:

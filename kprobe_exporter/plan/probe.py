@@ -97,7 +97,7 @@ def plan_probe(
     fields = computed(probe)
     alternatives = [_with_computed(way, fields) for way in alternatives]
     lets = inserted(probe.let)
-    metrics = tuple(metric_spec(metric, namespace, decoders, lets) for metric in probe.metrics)
+    metrics = tuple(metric_spec(metric, namespace, decoders, lets, probe.times) for metric in probe.metrics)
     returns = _returns(alternatives)
     sent = probe.export.labels if probe.export is not None else ()
     attributes = tuple(label_spec(label, decoders) for label in sent)

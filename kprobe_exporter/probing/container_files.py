@@ -187,6 +187,7 @@ def _attached_below(attach: Attach, root: Path) -> Attach:
         attach,
         target=_below(attach.target, root),
         begins=tuple(_attached_below(one, root) for one in attach.begins),
+        through={name: _attached_below(one, root) for name, one in attach.through.items()},
         end=None if attach.end is None else _attached_below(attach.end, root),
     )
 

@@ -55,6 +55,12 @@ cdef object _addresses(const uint8_t* at, uint32_t length):
     return tuple([_u64(at + 8 * i) for i in range(length // 8)])
 
 
+cdef list _steps(const uint8_t* at, uint32_t number):
+    """Return the times of the steps of a pair, None for one that did not occur."""
+    cdef uint32_t i
+    return [None if _u64(at + 8 * i) == NEVER else _u64(at + 8 * i) for i in range(number)]
+
+
 cdef inline void _set(tuple made, Py_ssize_t place, object value):
     Py_INCREF(value)
     PyTuple_SetItem(made, place, value)
@@ -445,7 +451,7 @@ cdef class PageParser:
     cdef int _take_exported(self, batch) except -1:
         """Move the exported records to the batch."""
         cdef size_t at = 0
-        cdef uint32_t i
+        cdef uint32_t i, nsteps
         cdef const uint8_t* second
         cdef const exported_record* one = engine_next_exported(self._engine, &at)
         while one != NULL:
@@ -454,8 +460,11 @@ cdef class PageParser:
                 <const uint8_t*>(one + 1), one.lengths[0], one.types[0], one.times[0], one.cpus[0]
             )
             if one.variant >= 0:
+                nsteps = self._plan.joins[self._plan.variants[one.variant].join].nsteps
                 record = self._wanted.variants[one.variant].make(
-                    record, self._record(second, one.lengths[1], one.types[1], one.times[1], one.cpus[1])
+                    record,
+                    self._record(second, one.lengths[1], one.types[1], one.times[1], one.cpus[1]),
+                    _steps(second - 8 * nsteps, nsteps),
                 )
             trace = <object>one.trace[0] << 64 | one.trace[1]
             frames = self._kernel_frames(second + one.lengths[1], one.stack_length)

@@ -3,14 +3,15 @@
 cdef dict _KINDS = {
     "missing": FIELD_MISSING, "unsigned": FIELD_UNSIGNED, "signed": FIELD_SIGNED, "text": FIELD_TEXT,
     "bytes": FIELD_BYTES, "dynamic": FIELD_DYNAMIC, "relative": FIELD_RELATIVE, "cpu": FIELD_CPU, "tid": FIELD_TID,
-    "computed": FIELD_COMPUTED, "elapsed": FIELD_ELAPSED, "stack": FIELD_STACK, "complex": FIELD_COMPLEX,
+    "computed": FIELD_COMPUTED, "elapsed": FIELD_ELAPSED, "step": FIELD_STEP,
+    "stack": FIELD_STACK, "complex": FIELD_COMPLEX,
 }
 cdef dict _ERROR_FORMS = {
     "as_read": ERROR_AS_READ, "of_32_bits": ERROR_OF_32_BITS, "as_pointer": ERROR_AS_POINTER,
 }
 cdef dict _ROLES = {
-    "none": ROLE_NONE, "begin": ROLE_BEGIN, "end": ROLE_END, "single": ROLE_SINGLE, "started": ROLE_STARTED,
-    "executed": ROLE_EXECUTED, "exited": ROLE_EXITED, "placed": ROLE_PLACED, "moved": ROLE_MOVED,
+    "none": ROLE_NONE, "begin": ROLE_BEGIN, "end": ROLE_END, "step": ROLE_STEP,
+    "single": ROLE_SINGLE, "started": ROLE_STARTED, "executed": ROLE_EXECUTED, "exited": ROLE_EXITED, "placed": ROLE_PLACED, "moved": ROLE_MOVED,
 }
 cdef dict _OPS = {
     "all": EXPR_ALL, "any": EXPR_ANY, "not": EXPR_NOT, "true": EXPR_TRUE, "false": EXPR_FALSE,
@@ -134,6 +135,7 @@ cdef int _fill_join(join_plan* out, one) except -1:
     cdef nesting* enclosed = &out.nesting
     join, choice = one.join, one.choice
     out.by_stack, out.user, out.first_variant = join.by == "stack", join.begins[0].user, one.first_variant
+    out.nsteps = len(join.through)
     if choice is not None:
         enclosed.encloses, enclosed.by_stack = choice.nested, out.by_stack
         enclosed.system_call, enclosed.spans = choice.system_call, choice.signal == "span"

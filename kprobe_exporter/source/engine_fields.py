@@ -55,6 +55,8 @@ class JoinedShape(NamedTuple):
             return self.first
         if self.layout.place(name) is None:
             return None
+        if name == "duration" or name in self.layout.steps:
+            return self.first
         return self.second if self.first.layout.place(name) is None else self.first
 
 
@@ -103,6 +105,8 @@ def _joined_ref(shape: JoinedShape, name: str) -> FieldRef:
         return FieldRef()
     if name == "duration":
         return FieldRef("elapsed")
+    if name in shape.layout.steps:
+        return FieldRef("step", 8 * (len(shape.layout.steps) - shape.layout.steps.index(name)))
     return named_ref(half, name)._replace(
         second=half is shape.second,
         error_form=_error_form(shape.layout) if name == "return" else "as_read",
@@ -117,7 +121,8 @@ def resolver(shape: Shape | JoinedShape, name: str, names: Names) -> Resolve | N
         return lambda _: symbol
     if isinstance(shape, JoinedShape):
         half = shape.half_with(name)
-        return None if half is None or name == "duration" else resolver(half, name, names)
+        measured = name == "duration" or name in shape.layout.steps
+        return None if half is None or measured else resolver(half, name, names)
     if field is not None:
         resolvers: dict[str, Resolve] = {
             "comm": names.comm,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kprobe_exporter.model.aggregation import Group, Recipe, RecordChoice, RecordFilter
-from kprobe_exporter.model.joins import JoinRecipe, Joins
+from kprobe_exporter.model.joins import JoinRecipe, Joins, Steps
 from kprobe_exporter.model.record_layout import Shape
 from kprobe_exporter.model.records import STACK_POINTER, Join, Layout, Record
 from kprobe_exporter.source.engine_fields import (
@@ -88,7 +88,7 @@ class JoinPlan(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A ``struct join_variant``. ``make`` makes a joined record of the records of its halves."""
+    """A ``struct join_variant``. ``make`` makes a joined record, see ``JoinRecipe``."""
 
     layout_id: int
     join: int
@@ -98,7 +98,7 @@ class Variant(NamedTuple):
     ngroups: int = 0
     types: tuple[int, int] = (0, 0)
     export: ExportRule = ExportRule()
-    make: Callable[[Record, Record], Record] | None = None
+    make: Callable[[Record, Record, Steps], Record] | None = None
 
 
 @dataclass
@@ -254,17 +254,19 @@ class EnginePlan:
         for first in halves:
             self.variants.append(self._variant(number, wanted, first, end))
         own = any(begin.place("tid") is not None for begin in join.begins)
-        for variant, layout in enumerate((*join.begins, join.end)):
+        parts = [("begin", one) for one in enumerate(join.begins)]
+        parts += [("step", one) for one in enumerate(join.through)]
+        for role, (variant, layout) in (*parts, ("end", (0, join.end))):
             shape = self._shape(layout)
             if shape is None:
                 continue
-            begins = layout is not join.end
+            begins = role == "begin"
             only = NO_NODE
             if begins and join.only is not None:
                 only = add_nodes(self.nodes, [join.only.condition], shape)
             self._set_role(
                 self.numbers[layout.layout_id],
-                role="begin" if begins else "end",
+                role=role,
                 awaited_stacks=_awaited(recipe, layout) if begins else 0,
                 join=number,
                 variant=variant,

@@ -91,9 +91,10 @@ def describer(event: str, layout: Layout, kind: str, target: str) -> Callable[[R
     take_return = getter(layout, "return") if layout.place("return") is not None else None
     named = layout.returns is None or layout.returns.errno
     take_comm, comm = getter(layout, COMMON_COMM), layout.place(COMMON_COMM)
-    take_duration = getter(layout, "duration") if layout.form == "joined" else None
+    times = ("duration", *layout.steps) if layout.form == "joined" else ()
+    take_times = [(f"{name}_ns", getter(layout, name)) for name in times]
     known_caller = layout.caller or layout.form in ("return", "joined")
-    elsewhere = {*layout.hidden, "return", "duration"}
+    elsewhere = {*layout.hidden, "return", *times}
     others = [arg for at, arg in enumerate(layout.args, VALUES) if at != comm and arg.name not in elsewhere]
     args = [(arg.name, getter(layout, arg.name), arg) for arg in others]
 
@@ -110,8 +111,7 @@ def describer(event: str, layout: Layout, kind: str, target: str) -> Callable[[R
         }
         if known_caller and record[CALLER] is not None:
             shown["caller"] = text(record[CALLER])
-        if take_duration is not None:
-            shown["duration_ns"] = take_duration(record)
+        shown |= {name: take(record) for name, take in take_times}
         if take_return is not None:
             returned = shown["return"] = take_return(record)
             if is_error(returned):

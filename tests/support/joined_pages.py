@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
@@ -83,6 +84,9 @@ USER_BACK = shape(21, RETURN_ARGS, RETURN_FIELDS, 36, returns=RETURNS)
 FIRST = shape(30, FIRST_ARGS, FIRST_FIELDS, 28)
 FIRST_TOO = shape(31, OTHER_ARGS, OTHER_FIELDS, 28)
 LAST = shape(32, FIRST_ARGS, FIRST_FIELDS, 28)
+MERGED = shape(33, OTHER_ARGS, OTHER_FIELDS, 28)
+SENT = shape(34, FIRST_ARGS, FIRST_FIELDS, 28)
+"""Steps between the first halves and the last one."""
 ENTERED = shape(40, FIRST_ARGS, FIRST_FIELDS, 28)
 LEFT = shape(41, RETURN_ARGS, RETURN_FIELDS, 36, returns=RETURNS)
 NEW = shape(
@@ -124,33 +128,46 @@ def computed(name: str, text: str) -> Computed:
     return Computed(name, made.fields, made.condition)
 
 
-def joined(number: int, begins: Sequence[Shape], end: Shape, key: tuple[str, ...] = ()) -> Join:
+def joined(
+    number: int,
+    begins: Sequence[Shape],
+    end: Shape,
+    key: tuple[str, ...] = (),
+    through: Mapping[str, Shape] = MappingProxyType({}),
+) -> Join:
     """Return a join by this key, or by stack without one, with its arguments as the plan makes them."""
     shared = [arg for arg in begins[0].layout.args if all(one.layout.place(arg.name) for one in begins)]
     names = {arg.name for arg in shared} | {STACK_POINTER}
     args = [arg for arg in (*shared, *end.layout.args) if arg in shared or arg.name not in names]
-    args = [arg for arg in args if arg.name != STACK_POINTER]
+    args = [arg for arg in args if arg.name != STACK_POINTER] + [Arg(name, "int") for name in through]
     layout = Layout(
         number, f"probe{number}", f"probe{number}", "joined", "sym", (*args, Arg("duration", "int"))
     )
-    layout = replace(layout, returns=end.layout.returns, computed=COMPUTED)
-    return Join(layout, tuple(one.layout for one in begins), end.layout, "key" if key else "stack", key)
+    layout = replace(layout, returns=end.layout.returns, computed=COMPUTED, steps=tuple(through))
+    firsts, steps = (tuple(one.layout for one in some) for some in (begins, through.values()))
+    return Join(layout, firsts, end.layout, "key" if key else "stack", key, through=steps)
 
 
-COMPUTED = (computed("speed", "size * 1000 / (duration % 7)"), computed("sum", "size + duration"))
+COMPUTED = (
+    computed("speed", "size * 1000 / (duration % 7)"),
+    computed("sum", "size + duration"),
+    computed("served", "duration - sent"),
+)
 JOINS = {
     one.layout.layout_id: one
     for one in (
         joined(60, [CALL], BACK)._replace(only=condition("size >= 0")),
         joined(61, [USER_CALL], USER_BACK),
-        joined(62, [FIRST, FIRST_TOO], LAST, ("dev", "name"))._replace(only=condition('name != "bb"')),
+        joined(62, [FIRST, FIRST_TOO], LAST, ("dev", "name"), {"merged": MERGED, "sent": SENT})._replace(
+            only=condition('name != "bb"')
+        ),
         joined(63, [ENTERED], LEFT, ("tid",))._replace(only=condition("tid != 8 && size < 2")),
         joined(64, [RUN, RUN_AGAIN], RUN_ENDED, ("tid",)),
     )
 }
 HALVES = {
-    60: (CALL, BACK), 61: (USER_CALL, USER_BACK), 62: (FIRST, FIRST_TOO, LAST), 63: (ENTERED, LEFT),
-    64: (RUN, RUN_AGAIN, RUN_ENDED),
+    60: (CALL, BACK), 61: (USER_CALL, USER_BACK), 62: (FIRST, FIRST_TOO, MERGED, SENT, LAST),
+    63: (ENTERED, LEFT), 64: (RUN, RUN_AGAIN, RUN_ENDED),
 }  # fmt: skip
 
 
@@ -179,7 +196,19 @@ def metrics(number: int, *, moving: bool = False) -> ProbeMetrics:
     A gauge keeps the value of the joined record that began last. Joins with two sorts of first halves have no
     gauge, because it is not defined which of two is the last that began at the same time.
     """
-    names = ("name", "why", "tid", "pid", "cpu", "caller", "symbol", "return", "size", "missing")
+    names: tuple[str, ...] = (
+        "name",
+        "why",
+        "tid",
+        "pid",
+        "cpu",
+        "caller",
+        "symbol",
+        "return",
+        "size",
+        "missing",
+    )
+    names += JOINS[number].layout.steps if number in JOINS else ()
     specs = (
         *(MetricSpec(f"p{number}_{name}_total", "counter", "h", None, (label(name),)) for name in names),
         MetricSpec(f"p{number}_sizes_total", "counter", "h", "size", (label("name"), label("why"))),
@@ -279,7 +308,7 @@ class Happened:
         dev = random.choice([1, 2, -1])
         flags = [0, CLONE_VM, CLONE_VFORK] if self.forks else [CLONE_VM]
         choices: Mapping[int, Sequence[Callable[[], bytes]]] = {
-            30: [partial(first, one, tid, dev, text, size) for one in (30, 31, 32, 32)],
+            30: [partial(first, one, tid, dev, text, size) for one in (30, 31, 33, 34, 32, 32)],
             40: [lambda: first(40, tid, dev, text, size), lambda: back(41, tid, 0, size, text)],
             42: [partial(first, 42, tid, dev, text, size)],
             45: [partial(first, 45, tid, dev, text, size)],
@@ -508,8 +537,8 @@ class Reading:
             recipe = made.recipe._replace(choice=self.exports.get(number))
             recipes[number] = made._replace(recipe=recipe, make=joined_record(JOINS[number]))
         more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}
-        ends = [join.end for join in JOINS.values()]
-        of_all = {layout.layout_id for layout in (*ends, *(one.layout for one in (*THREADS, *MOVES)))}
+        others = [layout for join in JOINS.values() for layout in (*join.through, join.end)]
+        of_all = {layout.layout_id for layout in (*others, *(one.layout for one in (*THREADS, *MOVES)))}
         singles = (*([SINGLE] if self.has_singles else []), *(MOVES if self.moving else ()))
         single = {}
         if self.has_singles:

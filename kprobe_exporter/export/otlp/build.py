@@ -23,7 +23,7 @@ from kprobe_exporter.model.records import (
     Layout,
     Record,
 )
-from kprobe_exporter.model.values import Value, is_error
+from kprobe_exporter.model.values import Arg, Value, is_error
 
 PROBE, KIND, RETURN_VALUE, ARG = "kprobe.name", "kprobe.kind", "kprobe.return_value", "kprobe.arg."
 DURATION = "kprobe.duration"
@@ -78,7 +78,7 @@ class Description:
         self._labels = [(name, ARG + name, read) for name, read in labels]
         elsewhere = {*layout.hidden, "return", *dict(labels)} | ({"duration"} if self._duration else set())
         self._args = [
-            (place, arg.name, ARG + arg.name, _address if arg.pointer else plain)
+            (place, arg.name, ARG + arg.name, _shown_as(layout, arg))
             for place, arg in enumerate(layout.args, VALUES)
             if place != self._comm
             and arg.name not in elsewhere
@@ -190,6 +190,14 @@ class Builder:
 
     def _time(self, moment: int) -> int:
         return max(0, min(self._clock.unix_ns(moment), LAST))
+
+
+def _shown_as(layout: Layout, arg: Arg) -> Callable[[int | bytes], Attribute]:
+    return _address if arg.pointer else _seconds if arg.name in layout.steps else plain
+
+
+def _seconds(nanoseconds: int | bytes) -> Attribute:
+    return int(nanoseconds) / 1e9
 
 
 def plain(value: int | bytes) -> Attribute:

@@ -5,7 +5,7 @@ Every half carries the number of its call. Pairing ignores the numbers, but the 
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal, NamedTuple
 
@@ -449,3 +449,55 @@ def test_whatever_comes_the_slow_model_does_the_same(
             records.append(entry(time, cpu, tid, place, call))
     delivery = deliver(data.draw(RANDOM), records, data.draw(LOSSES), data.draw(st.integers(0, 1)))
     check_model(Slow(by, places), join(by, key), delivery)
+
+
+FIRST_STEP, SECOND_STEP = OTHER + 1, OTHER + 2
+STEPS = tuple(Layout(one, "p", f"step{one}", "entry", "f", args("call")) for one in (FIRST_STEP, SECOND_STEP))
+STEPPED = replace(SHOWN, args=(*SHOWN.args, *args("one", "two")), steps=("one", "two"))
+
+
+def step_times(joined: Record, stream: Sequence[Record]) -> list[int | None]:
+    """Return from the whole stream, for each step, the time of the latest between the halves of a pair."""
+    where = {number(record): at for at, record in enumerate(stream) if record[LAYOUT_ID] < FIRST_STEP}
+    first, second = (where[call] for call in joined[VALUES : VALUES + 2])
+    begun = stream[first][TIME]
+    found: list[int | None] = []
+    for step in (FIRST_STEP, SECOND_STEP):
+        times = [
+            record[TIME] - begun
+            for record in stream[first:second]
+            if record[LAYOUT_ID] == step and record[TGID] == stream[first][TGID] and record[TIME] >= begun
+        ]
+        found.append(times[-1] if times else None)
+    return found
+
+
+@given(RANDOM, st.integers(0, 150), st.booleans())
+def test_each_pair_has_the_latest_of_its_steps(random: Random, steps: int, loss: bool) -> None:
+    """The pairs are those without steps; the times are found by a search of the whole stream."""
+    stream, time = [], 1000
+    for call in range(steps):
+        time += random.randint(0, 3)
+        tid, sort = random.randint(0, 2), random.choice([ENTRY, RETURN, FIRST_STEP, SECOND_STEP, SECOND_STEP])
+        made = {ENTRY: entry, RETURN: ret}.get(sort)
+        earlier = time - random.choice([0, 0, 0, 4])
+        stream.append(
+            (sort, earlier, 0, tid, tid or None, None, call)
+            if made is None
+            else made(time, 0, tid, None, call)
+        )
+    losses = [Loss(0, 1020, 1030)] if loss else []
+    delivery = deliver(random, stream, losses)
+    how = Join(STEPPED, BEGINS, END, "key", ("pid",), through=STEPS)
+    pairing = Pairing([how])
+    found = run(pairing, how, delivery)
+    without = [
+        batch and Batch([one for one in batch.records if one[LAYOUT_ID] < FIRST_STEP], losses=batch.losses)
+        for batch in delivery
+    ]
+    plain = run(Pairing([join("key", ("pid",))]), join("key", ("pid",)), without)
+    assert [one[:-2] for one in found.joined] == plain.joined
+    assert found.unpaired == plain.unpaired
+    for one in found.joined:
+        assert [*one[-2:]] == step_times(one, stream)
+    assert len(pairing._opened.steps) == pairing.open

@@ -238,6 +238,92 @@ HALF = "an event of a pair is a text as kprobe:vfs_read, or {to: …}"
 TIME = "only a call or a pair takes time"
 
 
+THROUGH = "through: {queued: 'tracepoint:a:q', sent: {to: 'kprobe:s', fetch: {dev: $arg1}, filter: dev > 3}}"
+
+
+def test_events_between_those_of_a_pair(config: Load) -> None:
+    """They have the key, and no other field of the probe; their times are fields."""
+    whole = attached(
+        config,
+        f"attach: {{pair: {{{TWO_TRACEPOINTS}, {THROUGH}, key: dev}}}}, fetch: {{n: bytes}},"
+        " let: {left: duration - sent}, filter: queued > 10ms && n > 3,"
+        " metrics: [{histogram: a_seconds, value: queued}, {counter: late_total, where: left > 1ms}]",
+    )
+    assert list(whole.through) == ["queued", "sent"]
+    assert [(str(one.target), one.fetch, one.filter) for one in whole.single] == [
+        ("tracepoint:a:b", {"n": "bytes", "dev": "dev"}, None),
+        ("tracepoint:a:q", {"dev": "dev"}, None),
+        ("kprobe:s", {"dev": "$arg1"}, "dev > 3"),
+        ("tracepoint:a:c", {"dev": "dev"}, None),
+    ]
+    assert str(whole.target) == "tracepoint:a:b -> tracepoint:a:c"
+    assert whole.filter == "queued > 0.010 && n > 3"
+
+
+def test_a_histogram_of_a_step_has_the_buckets_of_durations(config: Load) -> None:
+    text = f"attach: {{pair: {{{TWO_TRACEPOINTS}, {THROUGH}, key: dev}}}}"
+    [metric] = (
+        config(f"probes: [{{name: p, {text}, metrics: [{{histogram: a, value: sent}}]}}]").probes[0].metrics
+    )
+    assert metric.buckets == DURATION_BUCKETS
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("metrics: [{counter: a_total, labels: [¦sent]}]", "a duration is measured, and each one would be"),
+        ("stacks: {weigh: ¦sent}", "'sent' is a part of the duration: weigh by duration"),
+        ("metrics: [{counter: a_total, where: dev > ¦1ms}]", "'dev' is no time, only 'duration' is"),
+        ("filter: dev > ¦1ms", "'dev' is no time, only 'duration' is"),
+        ("let: {¦sent: dev + 1}", "'sent' is fetched already: choose another name"),
+    ],
+)
+def test_what_the_time_of_a_step_cannot_be(problems: Problems, rest: str, expected: str) -> None:
+    text, place = marked(
+        f"probes: [{{name: p, attach: {{pair: {{{TWO_TRACEPOINTS}, {THROUGH}, key: dev}}}}, {rest}}}]"
+    )
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: ")
+    assert expected in problem
+
+
+def test_times_are_compared_with_durations_alone(problems: Problems) -> None:
+    text, place = marked("probes: [{name: p, attach: 'call:f', fetch: {n: $arg1}, filter: n > ¦1ms}]")
+    assert problems(text) == [f"{place}: probes[0].filter: 'n' is no time, only 'duration' is"]
+
+
+@pytest.mark.parametrize(
+    ("through", "expected"),
+    [
+        ("{¦comm: 'tracepoint:a:q'}", "'comm' is a built-in field: choose another name"),
+        ("{¦stack_pointer: 'tracepoint:a:q'}", "'stack_pointer' is a built-in field: choose another name"),
+        ("{¦dev: 'tracepoint:a:q'}", "'dev' is fetched already: choose another name"),
+        ("{}", "through: is empty: write at least one"),
+        ("{q: 'kprobe:q'}", f"kprobe:q has no 'dev': {FETCH_KEY}"),
+        ("{q: ¦'tracepoint:a:*'}", f"tracepoint:a:* {ONE_EVENT}"),
+        ("{q: {to: 'kretprobe:q', fetch: {dev: $retval}, filter: ¦return > 0}}", OF_ITS_END),
+    ],
+)
+def test_what_cannot_be_between_the_events_of_a_pair(problems: Problems, through: str, expected: str) -> None:
+    text = f"probes: [{{name: p, attach: {{pair: {{{TWO_TRACEPOINTS}, through: {through}, key: dev}}}}}}]"
+    place = ""
+    if "¦" in text:
+        text, place = marked(text)
+    [problem] = problems(text)
+    assert problem.startswith(place)
+    assert expected in problem
+
+
+def test_a_time_is_no_field_of_another_alternative(problems: Problems) -> None:
+    text, place = marked(
+        f"probes: [{{name: p, attach: [{{pair: {{{TWO_TRACEPOINTS}, {THROUGH}, key: dev}}}},"
+        " ¦{to: 'kprobe:g', fetch: {sent: $arg1}}]}]"
+    )
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: ")
+    assert problem.endswith("'sent' is a time in another alternative, and a field here: rename one")
+
+
 @pytest.mark.parametrize(
     ("pair", "expected"),
     [

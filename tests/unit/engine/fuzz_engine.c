@@ -69,7 +69,8 @@ static void draw_field(struct field_ref *field, struct input *input, bool joined
     field->guards[0] = 8;
     if (joined) {
         field->second = byte(input) % 2;
-        field->kind = byte(input) % 4 ? field->kind : FIELD_ELAPSED;
+        field->kind = byte(input) % 4 ? field->kind : byte(input) % 2 ? FIELD_STEP : FIELD_ELAPSED;
+        field->offset = field->kind == FIELD_STEP ? 8 : field->offset;
     }
 }
 

@@ -88,6 +88,7 @@ enum type {
     SINGLE,                         /* a single record by cgroup and with its stacks */
     ADDED,                          /* added up as it is read, and exported */
     PLAIN,                          /* delivered, with both stacks */
+    MERGE, START,                   /* steps between ISSUE and COMPLETE */
     STARTED, EXECUTED, EXITED, PLACED, MOVED,
     NTYPES,
 };
@@ -142,6 +143,8 @@ static inline void fill_groups(struct engine_plan *plan)
 {
     const struct field_ref elapsed = {.kind = FIELD_ELAPSED}, stack = {.kind = FIELD_STACK};
     const struct field_ref by_call[] = {SIGNED_AT_16, TEXT_AT_20, THREAD};
+    const struct field_ref by_step[] = {
+        {.kind = FIELD_STEP, .offset = 16}, {.kind = FIELD_STEP, .offset = 8}, SIGNED_AT_16, TEXT_AT_20};
     struct group *group;
 
     plan->ngroups = NGROUPS;
@@ -167,13 +170,14 @@ static inline void fill_groups(struct engine_plan *plan)
     plan->groups[OF_SINGLE].keeps_last = true;
     fill_group(plan, SINGLE_STACKS, &stack, 1, NULL);
     fill_group(plan, OF_CALL, by_call, 3, &elapsed);
-    fill_group(plan, OF_ISSUE, by_call, 3, &elapsed);
+    fill_group(plan, OF_ISSUE, by_step, 4, &elapsed);
     fill_group(plan, OF_ENTER, by_call, 1, &elapsed);
 }
 
 static inline void fill_types(struct engine_plan *plan)
 {
     const struct field_ref fields[] = {NUMBER_AT_8, SIGNED_AT_16, TEXT_AT_20};
+    static const enum type by_values[] = {ISSUE, COMPLETE, MERGE, START};
 
     plan->ntypes = NTYPES;
     plan->types = array(plan, NTYPES, sizeof(*plan->types));
@@ -192,9 +196,12 @@ static inline void fill_types(struct engine_plan *plan)
     }
     for (int number = CALL; number <= BACK; number++)
         plan->types[number].role.first = NUMBER_AT_8;
-    for (int number = ISSUE; number <= COMPLETE; number++) {
-        plan->types[number].role.nkeys = 2;
-        plan->types[number].role.keys = refs(plan, fields + 1, 2);
+    for (int number = MERGE; number <= START; number++)
+        plan->types[number].role = (struct join_role){
+            .role = ROLE_STEP, .join = 1, .variant = number - MERGE, .only = NO_NODE, .thread_key = -1};
+    for (size_t i = 0; i < sizeof(by_values) / sizeof(*by_values); i++) {
+        plan->types[by_values[i]].role.nkeys = 2;
+        plan->types[by_values[i]].role.keys = refs(plan, fields + 1, 2);
     }
     for (int number = ENTER; number <= LEAVE; number++) {
         plan->types[number].role.nkeys = 1;
@@ -278,6 +285,7 @@ static inline struct engine_plan *make_plan(uint64_t max_open)
             .layout_id = i,
         };
     }
+    plan->joins[1].nsteps = 2;
     fill_exports(plan);
     return plan;
 }

@@ -149,6 +149,36 @@ static void test_pair_by_values(struct bench *bench)
     check_counts(bench, 1, 0, 1, 1);
 }
 
+/* The latest of each step counts, from the beginning that is open then; one that did not occur is missing. */
+static void test_steps_of_pair(struct bench *bench)
+{
+    const struct tally_table *table = engine_tallies(bench->engine, OF_ISSUE);
+    const struct exported_record *exported;
+    const uint8_t *key;
+    size_t at = 0;
+
+    add(bench, START, 7, 0, 5, "sda");      /* before any beginning */
+    add(bench, ISSUE, 7, 0, 5, "sda");
+    add(bench, START, 8, 0, 5, "sda");
+    add(bench, START, 8, 0, 5, "sdb");      /* of another key */
+    add(bench, START, 8, 0, 5, "sda");
+    add(bench, COMPLETE, 9, 0, 5, "sda");
+    add(bench, ISSUE, 7, 0, 5, "sda");
+    add(bench, MERGE, 7, 0, 5, "sda");
+    add(bench, COMPLETE, 9, 0, 5, "sda");
+    feed_and_join(bench);
+    check_counts(bench, 1, 2, 0, 2);
+    CHECK(table->ntallies == 2);
+    key = table->key_bytes + table->tallies[0].key_at;
+    CHECK(key[0] == KEY_ABSENT && key[8] == KEY_POSITIVE && key[16] == 30);
+    CHECK(table->tallies[0].sum.low == 40);
+    key = table->key_bytes + table->tallies[1].key_at;
+    CHECK(key[0] == KEY_POSITIVE && key[8] == 10 && key[16] == KEY_ABSENT);
+    exported = engine_next_exported(bench->engine, &at);
+    CHECK(exported != NULL && exported->lengths[0] == EVENT_SIZE + 4 + 16);
+    CHECK(((const uint8_t *)(exported + 1))[EVENT_SIZE + 4 + 8] == 30);
+}
+
 static void test_loss_breaks_pair(struct bench *bench)
 {
     add(bench, ENTER, 7, 0, 0, "");
@@ -377,6 +407,7 @@ int main(void)
         TEST(test_calls_that_ended_without_event),
         TEST(test_distance_is_learnt),
         TEST(test_pair_by_values),
+        TEST(test_steps_of_pair),
         TEST(test_loss_breaks_pair),
         TEST(test_exit_ends_calls),
         TEST(test_fork_inherits_calls),

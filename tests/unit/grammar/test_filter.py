@@ -122,7 +122,7 @@ def test_fractions() -> None:
     assert parse_filter("d > 0.25", fractions=True) == Comparison("d", ">", 0.25)
     assert parse_filter("d > 1e-3", fractions=True).render() == "d > 1e-3"
     assert parse_filter("d > 0x10", fractions=True) == Comparison("d", ">", 16)
-    for bad in ("d & 0.5", "d > .5", "d > 1.", "d > 0.5s"):
+    for bad in ("d & 0.5", "d > .5", "d > 1.", "d > 0.5d"):
         with pytest.raises(GrammarError):
             parse_filter(bad, fractions=True)
 
@@ -186,7 +186,6 @@ def test_times_are_seconds(text: str, seconds: float) -> None:
     ("text", "fractions", "message"),
     [
         ("duration > 10ms", False, "'10ms' is a time, which the kernel cannot compare"),
-        ("delay > 10ms", True, "'delay' is no time, only 'duration' is"),
         ("duration > 10 ms", True, "there must be && or || before 'ms'"),
         ("duration > 10msx", True, "'10msx' is no 64-bit number"),
         ("duration > 1d", True, "'1d' is no 64-bit number"),

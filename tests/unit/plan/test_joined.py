@@ -20,6 +20,7 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.condition import parts
 from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.specs import MetricSpec, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg
@@ -140,6 +141,37 @@ def lines(spec: JoinedSpec) -> list[str]:
 )
 def test_what_the_kernel_is_told(joined: Callable[..., JoinedSpec], rest: str, expected: list[str]) -> None:
     assert lines(joined(rest)) == expected
+
+
+THROUGH = f"""attach: {{pair: {{from: {{to: '{SCHED}_process_exec', fetch: {{task: pid}}}}, key: task,
+    through: {{moved: {{to: '{SCHED}_switch', fetch: {{task: next_pid}}}},
+              held: {{to: 'kprobe:f', fetch: {{task: $arg1}}}}}},
+    to: {{to: 'kprobe:g', fetch: {{task: $arg1}}}}}}}}"""
+
+
+def test_events_in_between_are_no_hits(joined: Callable[..., JoinedSpec]) -> None:
+    """Each is installed, counts nothing, and gives the joined record its time."""
+    spec = joined(f"{THROUGH}, metrics: [{{counter: a_total, where: moved > 1ms && held < 0.5}}]")
+    ways = first(spec)
+    assert [way.role for way in ways] == ["begin", "end", "end", "end"]
+    assert lines(spec)[1:3] == ["sched_switch", "p:g/p_step2 f task=$arg1"]
+    join = spec.join([way.layout for way in ways])
+    assert join.parts == tuple(way.layout for way in ways)
+    assert (join.layout.steps, join.through) == (("moved", "held"), join.parts[1:3])
+    assert [arg.name for arg in join.layout.args] == ["task", "duration", "moved", "held"]
+
+
+def test_times_are_compared_in_nanoseconds(plan: Plans) -> None:
+    metrics = plan(
+        f"{THROUGH}, filter: held > 1us, let: {{late: duration - moved}}, metrics: ["
+        "{counter: a_total, where: moved > 1ms && late < 2ms}, {histogram: moved_seconds, value: moved}]"
+    )
+    [spec], (a, b) = metrics.alternatives, metrics.metrics.metrics
+    assert isinstance(spec, JoinedSpec)
+    assert spec.residual_filter == Where(("held",), ("number", "held", ">", 1000.0))
+    assert a.where
+    assert ("number", "moved", ">", 1e6) in parts(a.where.condition)
+    assert (b.value, b.scale) == ("moved", 1e-9)
 
 
 def test_the_parts_of_a_call(joined: Callable[..., JoinedSpec]) -> None:

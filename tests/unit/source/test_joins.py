@@ -13,6 +13,7 @@ from tests.support.joined_pages import (
     CALL,
     FIRST_TOO,
     JOINS,
+    SENT,
     Reading,
     Recording,
     call,
@@ -62,8 +63,12 @@ def test_own_threads_begin_nothing(random: Random, steps: int, own: set[int]) ->
 @given(RANDOM, STEPS)
 @DRAWN
 def test_filters_of_halves_and_of_joined_records(random: Random, steps: int) -> None:
-    filters = {CALL.layout: condition('size >= 1 && name != "bb"'), FIRST_TOO.layout: condition("dev == 1")}
-    residual = condition("duration > 0.000000003 && cpu != 1")
+    filters = {
+        CALL.layout: condition('size >= 1 && name != "bb"'),
+        FIRST_TOO.layout: condition("dev == 1"),
+        SENT.layout: condition("size < 2"),
+    }
+    residual = condition("duration > 0.000000003 && cpu != 1 && sent != 5 && !(merged > 20)")
     compare(random, record(random, steps, 8, 0.05, ties=0.2, ending=6), filters=filters, residual=residual)
 
 
@@ -105,6 +110,9 @@ def test_what_is_drawn_is_joined_in_every_way() -> None:
     assert min(numbers.events[f"probe{number}"] for number in JOINS) > 20
     assert min(numbers.lost_of[f"probe{number}", "unpaired"] for number in JOINS) > 20
     assert walk.open == model.open > 0
+    for step in ("merged", "sent"):
+        [seen] = [one.samples for one in numbers.families if one.name == f"p62_{step}_total"]
+        assert len(seen) > 5
 
 
 def both_of(*events: tuple[int, bytes], **more: Any) -> list[Reading]:

@@ -80,6 +80,12 @@ def test_a_programs_error_is_a_number() -> None:
     assert span_attributes(made, call(-3))["error.type"] == "-3"
 
 
+def test_time_of_a_step_is_in_seconds() -> None:
+    layout = replace(CALL, args=(*CALL_ARGS, Arg("sent", "int")), steps=("sent",))
+    assert span_attributes(builder(layout), (*call(), 1_500_000))["kprobe.arg.sent"] == 0.0015
+    assert "kprobe.arg.sent" not in span_attributes(builder(layout), (*call(), None))
+
+
 class TestSpan:
     def test_all_of_it(self) -> None:
         emission = Emission(call(), 1 << 100, 77, 66, (b"a+0x1/0x2", b"b"), {"k8s.pod.name": "pod"})
