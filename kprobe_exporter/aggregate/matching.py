@@ -11,8 +11,10 @@ from kprobe_exporter.aggregate.recipes import tuple_getter
 from kprobe_exporter.model.joins import DISTANCE, Steps
 from kprobe_exporter.model.records import (
     CALLER,
+    CPU,
     LAYOUT_ID,
     PLACES,
+    PREVIOUS,
     STACK_POINTER,
     TID,
     TIME,
@@ -131,6 +133,12 @@ class ByKey:
                 self._opened.steps[id(first)] = [None] * self._nsteps
             self._opened.put(key, 0, first)
 
+    def again(self, of: Of, record: Record) -> Record | None:
+        """End the pair that the event before this one began, and begin the next."""
+        joined = self.end(of, record)
+        self.begin(of, record)
+        return joined
+
     def step(self, number: int, of: Of, record: Record) -> None:
         """Keep the time of a step with the first half to which it belongs, if one is open."""
         [(_, first)] = self._opened.lists.get((self._layout_id, *of(record)), [(0, None)])
@@ -191,13 +199,14 @@ def _picker(join: Join, begin: Layout) -> Callable[[Record], Record]:
     """
     second = VALUES + len(begin.args)
     layout_id = second + VALUES + len(join.end.args)
-    places = [layout_id, *range(TIME, CALLER), second + CALLER]
-    measured = {
-        "duration": layout_id + 1,
-        **{name: layout_id + 3 + at for at, name in enumerate(join.layout.steps)},
-    }
+    of_thread = second if join.again else 0
+    places = [layout_id, TIME, *range(of_thread + CPU, of_thread + CALLER), second + CALLER]
+    measured = {name: layout_id + 3 + at for at, name in enumerate(join.layout.steps)}
+    measured["duration"] = layout_id + 1
     for name in [arg.name for arg in join.layout.args]:
         first, last = begin.place(name), join.end.place(name)
+        if join.again:
+            first = None if last is not None else begin.place(name.removeprefix(PREVIOUS))
         nowhere = layout_id + 2 if last is None else second + last
         places.append(measured.get(name, nowhere if first is None else first))
     return itemgetter(*places)

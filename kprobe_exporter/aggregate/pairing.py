@@ -84,7 +84,9 @@ class Pairing:
             begin.layout_id: partial(way.begin, of_half(join, begin)) for begin in join.begins
         }
         takes[join.end.layout_id] = partial(way.end, of_half(join, join.end))
-        if isinstance(way, ByKey):
+        if isinstance(way, ByKey) and join.again:
+            takes[join.end.layout_id] = partial(way.again, of_half(join, join.end))
+        elif isinstance(way, ByKey):
             for number, one in enumerate(join.through):
                 takes[one.layout_id] = partial(way.step, number, of_half(join, one))
         for layout_id in takes:

@@ -24,7 +24,7 @@ from kprobe_exporter.grammar.fetch import check_name
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.model.records import STACK_POINTER
+from kprobe_exporter.model.records import PREVIOUS, STACK_POINTER
 
 THREAD_KEYS = frozenset({"tid", "pid", "cpu", "common_pid", "common_tgid", "common_cpu"})
 """Fields that every event has, so that a pair may use them as its key without fetching them."""
@@ -109,6 +109,8 @@ class _Pair:
 
     def alternative(self) -> Alternative:
         """Check the pair and return its alternative."""
+        if not isinstance(self.pair.begin, list) and _whole(self.pair.begin) == _whole(self.pair.to):
+            return self._again()
         fetch = self.probe.fetch or {}
         if isinstance(written := self.pair.begin, list):
             begins = [self._early(half, ("from", index), fetch) for index, half in enumerate(written)]
@@ -145,6 +147,30 @@ class _Pair:
             keys,
             {name: step.attach for name, step in through.items()},
             absent=absent,
+        )
+        return Alternative(attach, fields)
+
+    def _again(self) -> Alternative:
+        """Build a pair of an event and the next one of it, which is attached to once."""
+        if self.pair.through is not None:
+            self.report((*self.path, "pair", "through"), "there is nothing between an event and its next one")
+        one = self._half(self.pair.to, ("to",), self.probe.fetch or {}, self.probe.returns)
+        names = [name for name in ("return", *one.attach.fetch) if name in one.fields]
+        fields = {**one.fields, **{f"{PREVIOUS}{name}": one.fields[name] for name in names}, DURATION: FLOAT}
+        for name in sorted(one.attach.fetch.keys() & {f"{PREVIOUS}{name}" for name in names}):
+            why = f"{name!r} is the field of the event before this one: choose another name"
+            self.report((*self.places["fetch"], name), why, at_key=True)
+        target = Target(Kind.PAIR, parts=(one.attach.target, one.attach.target))
+        attach = Attach(
+            target,
+            {},
+            self._filter(fields),
+            one.attach.returns,
+            one.attach.guessed,
+            (one.attach,),
+            one.attach,
+            tuple(self.keys),
+            absent=one.attach.absent,
         )
         return Alternative(attach, fields)
 
@@ -195,7 +221,7 @@ class _Pair:
         returns: str | None,
     ) -> Alternative:
         """Build one event, which on a tracepoint also fetches the fields of the key."""
-        own = HalfModel(to=half) if isinstance(half, str) else half
+        own = _whole(half)
         path = (*self.path, "pair", *at)
         target = parse_target(own.to)
         if target.is_joined or target.is_pattern:
@@ -260,6 +286,11 @@ class _Pair:
             elif odd := odd_duration(part):
                 self.report.warn(path, odd, column=part.column)
         return parsed.render()
+
+
+def _whole(half: str | HalfModel) -> HalfModel:
+    """Return an event of a pair in its long form."""
+    return HalfModel(to=half) if isinstance(half, str) else half
 
 
 def _common_type(types: list[FieldType | None]) -> FieldType | None:

@@ -126,8 +126,8 @@ class Attach:
     A call or a pair starts with one of ``begins`` and ends with ``end``; these hold what is fetched and
     what the kernel filters. ``filter`` is then the rest, which the agent evaluates, with the agent's
     field names. The events of a pair are matched by equal values of the fields ``key``. ``through`` are the
-    events between them, by the names of the fields that are the times of these. ``help`` is the
-    alternative's own.
+    events between them, by the names of the fields that are the times of these. A pair of an event and the
+    next one of it has the event twice. ``help`` is the alternative's own.
     """
 
     target: Target
@@ -145,8 +145,15 @@ class Attach:
     read: Mapping[str, Reading] = field(default_factory=dict)
 
     @property
+    def again(self) -> bool:
+        """Whether it is a pair of an event and the next one of it."""
+        return self.begins == (self.end,)
+
+    @property
     def single(self) -> tuple["Attach", ...]:
         """The single events: this one, or those of a call or a pair, in order."""
+        if self.again:
+            return self.begins
         return (self,) if self.end is None else (*self.begins, *self.through.values(), self.end)
 
 

@@ -198,6 +198,7 @@ enum role {
     ROLE_BEGIN,                     /* the first half of a join */
     ROLE_END,                       /* the second half of a join */
     ROLE_STEP,                      /* an event between the halves of a pair */
+    ROLE_AGAIN,                     /* the second half of a join, and then the first half of the next one */
     ROLE_SINGLE,                    /* a single record that waits for earlier events, or for its stacks */
     ROLE_STARTED,                   /* a thread begins; from here on, events about threads */
     ROLE_EXECUTED,                  /* a thread executes another program */

@@ -3,6 +3,7 @@
  *   queues of all CPUs ─► merge ─► ROLE_BEGIN: open the half                             (matching.c)
  *                                  ROLE_STEP: keep its time with the open half
  *                                  ROLE_END: find its first half ─► filter ─► tallies ─► export
+ *                                  ROLE_AGAIN: as ROLE_END, and then as ROLE_BEGIN
  *                                  ROLE_SINGLE: tallies ─► export
  *                                  ROLE_STARTED, EXECUTED, EXITED: end halves            (thread_ends.c)
  *                                  ROLE_PLACED, MOVED: a new epoch of a thread's cgroup  (tally.h)
@@ -92,6 +93,7 @@ static bool process_event(struct engine *engine, struct queued_event *event, int
 {
     const struct event_type *type;
     const struct join_role *role;
+    struct join_variant *variant;
     struct open_half *half;
     struct record record = {
         .start = event_bytes(event),
@@ -119,13 +121,12 @@ static bool process_event(struct engine *engine, struct queued_event *event, int
         note_step(engine->calls, role, &record, engine->tally.scratch);
         return true;
     case ROLE_END:
+    case ROLE_AGAIN:
         half = end_half(engine->calls, role, &record, engine->tally.scratch);
-        if (half == NULL)
-            return true;
-        return join_halves(
-            engine,
-            &engine->plan->variants[engine->plan->joins[role->join].first_variant + (uint32_t)half->variant],
-            half, &record);
+        variant = &engine->plan->variants[engine->plan->joins[role->join].first_variant];
+        if (half != NULL && !join_halves(engine, variant + half->variant, half, &record))
+            return false;
+        return role->role == ROLE_END || begin_half(engine->calls, role, &record, engine->tally.scratch);
     case ROLE_SINGLE:
         return add_single(engine, event->type, &record);
     case ROLE_PLACED:

@@ -155,10 +155,15 @@ static int on_other_event(
     return ENGINE_OK;
 }
 
+static inline bool begins_join(const struct event_type *type)
+{
+    return type->role.role == ROLE_BEGIN || type->role.role == ROLE_AGAIN;
+}
+
 /* Count what is not delivered of an event of a join: a first half is a hit in any case. */
 static inline void count_undelivered(struct engine *engine, const struct event_type *type)
 {
-    if (type->role.role == ROLE_BEGIN)
+    if (begins_join(type))
         engine->calls->joins[type->role.join].begun++;
     else if (type->role.role == ROLE_SINGLE)
         engine->plan->variants[type->role.join].arrived++;
@@ -251,7 +256,7 @@ static inline int on_event(
             dests |= dests_of(type->role.awaited_stacks, TO_QUEUE);
         }
         if (own && !type->of_all_threads) {
-            if (type->role.role == ROLE_BEGIN)
+            if (begins_join(type))
                 count_undelivered(engine, type);
             else
                 type->own++;

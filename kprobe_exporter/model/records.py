@@ -186,6 +186,10 @@ CALLER_ADDRESS = "caller_address"
 """The field of a probe in a program from which its label ``caller`` is made."""
 
 
+PREVIOUS = "previous_"
+"""Begins the names of the earlier event's fields, of a pair of an event and the next one of it."""
+
+
 class Join(NamedTuple):
     """How two events become one record: an event of ``begins``, and then one of ``end``.
 
@@ -196,6 +200,10 @@ class Join(NamedTuple):
     fields ``key``. ``only`` is the part of the joined records' filter that the first event decides: a first
     event that does not pass it is not counted as lost if its second event is missing. ``through`` are the
     events in between, one for each of the layout's ``steps``; the latest of each counts.
+
+    Where the only first event is also ``end``, each event ends the pair that the one before it began. Then
+    an argument NAME is the later event's, and ``previous_NAME`` the earlier one's; CPU, TID and TGID are the
+    later event's, too.
     """
 
     layout: Layout
@@ -209,7 +217,12 @@ class Join(NamedTuple):
     @property
     def parts(self) -> tuple[Layout, ...]:
         """The layouts of all its events, the last one at the end."""
-        return (*self.begins, *self.through, self.end)
+        return self.begins if self.again else (*self.begins, *self.through, self.end)
+
+    @property
+    def again(self) -> bool:
+        """Whether its first event and its last are the same one."""
+        return self.begins == (self.end,)
 
 
 class Emission(NamedTuple):

@@ -9,7 +9,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed, decided_by, fields_of
-from kprobe_exporter.model.records import COMMON, PLACES, STACK_POINTER, Join, Layout
+from kprobe_exporter.model.records import COMMON, PLACES, PREVIOUS, STACK_POINTER, Join, Layout
 from kprobe_exporter.model.specs import Plan, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
@@ -29,7 +29,7 @@ class JoinedSpec:
 
     ``ways`` holds the alternatives of each begin event, of each event in between, and of the end event.
     ``through`` are the fields with the times of those in between. The agent evaluates ``residual_filter``
-    when it has both events.
+    when it has both events. ``again``: there is one event, and each is joined with the one before it.
     """
 
     probe: str
@@ -42,6 +42,7 @@ class JoinedSpec:
     key: tuple[str, ...]
     residual_filter: Where | None
     through: tuple[str, ...] = ()
+    again: bool = False
     plan: Plan = "events"
     because: str = MEASURED
     help: str = ""
@@ -55,6 +56,8 @@ class JoinedSpec:
 
     def join(self, layouts: Sequence[Layout]) -> Join:
         """Return how the installed events are joined. ``layouts`` are in the order of ``ways``."""
+        if self.again:
+            return self._with_next(layouts[0])
         *others, end = layouts
         nbegins = len(others) - len(self.through)
         begins, through = others[:nbegins], tuple(others[nbegins:])
@@ -74,6 +77,16 @@ class JoinedSpec:
         only = _decided(self.residual_filter, first)
         return Join(layout, tuple(begins), end, self.by, self.key, only, through)
 
+    def _with_next(self, one: Layout) -> Join:
+        """Return how each event is joined with the one before it."""
+        args = [arg._replace(guards=()) for arg in one.args if arg.name not in one.hidden]
+        before = [arg._replace(name=f"{PREVIOUS}{arg.name}") for arg in args]
+        both = (*args, *before, Arg("duration", "int"))
+        words = (*one.names, *((f"{PREVIOUS}{name}", some) for name, some in one.names))
+        layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, both, one.returns)
+        layout = replace(layout, absent=self.absent, computed=self.computed, names=words)
+        return Join(layout, (one,), one, self.by, self.key)
+
 
 def joined_spec(
     probe: Probe,
@@ -88,7 +101,7 @@ def joined_spec(
     by_stack = kind in (Kind.CALL, Kind.UCALL)
     if kind is Kind.SYSCALL:  # an argument of its tracepoint is meant only where it is fetched
         wanted = {OF_THREAD.get(name, name) for name in wanted}
-    first = wanted
+    first = {name.removeprefix(PREVIOUS) for name in wanted} if attach.again else wanted
     # The duration needs both events, so each is recorded, and its stacks are counted when they are joined.
     whole = replace(probe, aggregate="events", stacks=None)
     ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
@@ -100,8 +113,9 @@ def joined_spec(
     # The thread and its CPU are the first event's. Only the return of a function of the kernel tells who
     # called it.
     entered = {*COMMON, *OF_THREAD, *(["caller"] if kind is Kind.UCALL else [])} - {*attach.key}
-    ended = single(last, _half(attach.end, by_stack), wanted - entered)
-    ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))
+    if not attach.again:
+        ended = single(last, _half(attach.end, by_stack), wanted - entered)
+        ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))
     for half in ways:
         if all(isinstance(way, Unsupported) for way in half):
             reasons = dict.fromkeys(way.reason.rstrip(".") for way in half if isinstance(way, Unsupported))
@@ -117,6 +131,7 @@ def joined_spec(
         ("tid",) if kind is Kind.SYSCALL else attach.key,
         where(parse_filter(attach.filter, fractions=True), probe.times) if attach.filter else None,
         tuple(attach.through),
+        attach.again,
         absent=attach.absent,
     )
 

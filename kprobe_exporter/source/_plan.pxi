@@ -10,7 +10,7 @@ cdef dict _ERROR_FORMS = {
     "as_read": ERROR_AS_READ, "of_32_bits": ERROR_OF_32_BITS, "as_pointer": ERROR_AS_POINTER,
 }
 cdef dict _ROLES = {
-    "none": ROLE_NONE, "begin": ROLE_BEGIN, "end": ROLE_END, "step": ROLE_STEP,
+    "none": ROLE_NONE, "begin": ROLE_BEGIN, "end": ROLE_END, "step": ROLE_STEP, "again": ROLE_AGAIN,
     "single": ROLE_SINGLE, "started": ROLE_STARTED, "executed": ROLE_EXECUTED, "exited": ROLE_EXITED, "placed": ROLE_PLACED, "moved": ROLE_MOVED,
 }
 cdef dict _OPS = {

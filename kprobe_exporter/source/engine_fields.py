@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.aggregation import RECORDED_STACK
 from kprobe_exporter.model.record_layout import Field, Shape
-from kprobe_exporter.model.records import VALUES, Layout
+from kprobe_exporter.model.records import PREVIOUS, VALUES, Layout
 from kprobe_exporter.model.specs import PROCESS
 from kprobe_exporter.source.values import Names, program_name, reader
 
@@ -40,24 +40,30 @@ class JoinedShape(NamedTuple):
     """The shapes of both halves of a joined record, and its layout.
 
     A joined record has its thread and its CPU from the first half, its caller from the second, and each
-    argument from the first half that has it.
+    argument from the first half that has it. Where both halves are of one event, it has all from the second,
+    and those of the first as ``previous_NAME``.
     """
 
     layout: Layout
     first: Shape
     second: Shape
 
-    def half_with(self, name: str) -> Shape | None:
-        """Return the half with this field, None if the joined record has it of neither."""
-        if name == "caller":
-            return self.second
+    def half_with(self, name: str) -> tuple[Shape, str, bool] | None:
+        """Return the half with a field, its name there, and whether it is the second half.
+
+        Return None if the joined record has it of neither.
+        """
+        again = self.first is self.second
+        if name == "caller" or (again and self.first.layout.place(name) is not None):
+            return self.second, name, True
         if name in ("cpu", "common_cpu") or name in THREAD_FIELDS:
-            return self.first
-        if self.layout.place(name) is None:
+            return self.first, name, again
+        if self.layout.place(name) is None or name == "duration" or name in self.layout.steps:
             return None
-        if name == "duration" or name in self.layout.steps:
-            return self.first
-        return self.second if self.first.layout.place(name) is None else self.first
+        if again:
+            return self.first, name.removeprefix(PREVIOUS), False
+        second = self.first.layout.place(name) is None
+        return self.second if second else self.first, name, second
 
 
 def field_ref(field: Field) -> FieldRef:
@@ -100,16 +106,18 @@ def named_ref(shape: Shape | JoinedShape, name: str) -> FieldRef:
 
 
 def _joined_ref(shape: JoinedShape, name: str) -> FieldRef:
-    half = shape.half_with(name)
-    if half is None:
-        return FieldRef()
-    if name == "duration":
+    layout = shape.layout
+    if layout.place("duration") is not None and name == "duration":
         return FieldRef("elapsed")
-    if name in shape.layout.steps:
-        return FieldRef("step", 8 * (len(shape.layout.steps) - shape.layout.steps.index(name)))
-    return named_ref(half, name)._replace(
-        second=half is shape.second,
-        error_form=_error_form(shape.layout) if name == "return" else "as_read",
+    if name in layout.steps:
+        return FieldRef("step", 8 * (len(layout.steps) - layout.steps.index(name)))
+    found = shape.half_with(name)
+    if found is None:
+        return FieldRef()
+    half, own, second = found
+    return named_ref(half, own)._replace(
+        second=second,
+        error_form=_error_form(layout) if name == "return" else "as_read",
     )
 
 
@@ -120,9 +128,8 @@ def resolver(shape: Shape | JoinedShape, name: str, names: Names) -> Resolve | N
         symbol = shape.layout.symbol.encode()
         return lambda _: symbol
     if isinstance(shape, JoinedShape):
-        half = shape.half_with(name)
-        measured = name == "duration" or name in shape.layout.steps
-        return None if half is None or measured else resolver(half, name, names)
+        found = shape.half_with(name)
+        return None if found is None else resolver(found[0], found[1], names)
     if field is not None:
         resolvers: dict[str, Resolve] = {
             "comm": names.comm,

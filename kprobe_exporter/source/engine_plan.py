@@ -254,13 +254,14 @@ class EnginePlan:
         for first in halves:
             self.variants.append(self._variant(number, wanted, first, end))
         own = any(begin.place("tid") is not None for begin in join.begins)
-        parts = [("begin", one) for one in enumerate(join.begins)]
+        parts = [("again" if join.again else "begin", one) for one in enumerate(join.begins)]
         parts += [("step", one) for one in enumerate(join.through)]
-        for role, (variant, layout) in (*parts, ("end", (0, join.end))):
+        parts += [] if join.again else [("end", (0, join.end))]
+        for role, (variant, layout) in parts:
             shape = self._shape(layout)
             if shape is None:
                 continue
-            begins = role == "begin"
+            begins = role in ("begin", "again")
             only = NO_NODE
             if begins and join.only is not None:
                 only = add_nodes(self.nodes, [join.only.condition], shape)

@@ -1,5 +1,6 @@
-"""A pair with events in between: the time of each is what the program itself measured."""
+"""Pairs with events in between, and of an event with the next: the times and values are the program's own."""
 
+import itertools
 import subprocess
 from pathlib import Path
 
@@ -74,4 +75,48 @@ probes:
     took = shown.value("kprobe_duration_seconds_sum", probe="request")
     assert took == pytest.approx(whole, rel=0.05)
     assert 0.02 < shown.value("kprobe_served_seconds_total") < whole - until_sent
+    assert shown.total("kprobe_exporter_events_lost_total") == 0
+
+
+WALKER = """
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((noinline)) void visit(long device, long sector) { __asm__("" :: "r"(device), "r"(sector)); }
+int main(void) {
+    for (long turn = 0; turn < 50; turn++) {
+        visit(1, 8 * turn);                  /* in order */
+        visit(2, turn % 5 ? 8 * turn : 0);   /* a seek before and after each fifth */
+        if (turn % 10 == 0) usleep(2000);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("source", ["auto", "text"])
+def test_event_and_the_one_before_it(start_agent: StartAgent, tmp_path: Path, source: str) -> None:
+    """49 of 50 events of a device have one before them. One in ten comes after a pause."""
+    program = compiled(tmp_path / "walker", WALKER)
+    visit = f'{{to: "uprobe:{program}:visit", fetch: {{device: $arg1, sector: $arg2}}}}'
+    agent = start_agent(f"""
+global: {{source: {source}}}
+probes:
+  - name: visit
+    attach: {{pair: {{from: {visit}, to: {visit}, key: device}}}}
+    let: {{distance: sector - previous_sector}}
+    metrics:
+      - {{counter: in_order_total, where: distance == 8, labels: [device]}}
+      - {{counter: seeks_total, where: distance != 8, labels: [device]}}
+      - {{counter: paused_total, where: duration >= 2ms, labels: [device]}}
+""")
+    subprocess.run([program], check=True)
+    shown = agent.scrape_until(lambda metrics: metrics.total("kprobe_in_order_total") == 49 + 31)
+    places = [8 * turn if turn % 5 else 0 for turn in range(50)]
+    in_order = sum(after - before == 8 for before, after in itertools.pairwise(places))
+    for device, orderly in (("1", 49), ("2", in_order)):
+        assert shown.value("kprobe_in_order_total", device=device) == orderly
+        assert shown.value("kprobe_seeks_total", device=device) == 49 - orderly
+        assert shown.value("kprobe_paused_total", device=device) >= 5
+    assert shown.value("kprobe_hits_total", probe="visit") == 100
+    assert shown.value("kprobe_exporter_events_total", probe="visit") == 98
     assert shown.total("kprobe_exporter_events_lost_total") == 0

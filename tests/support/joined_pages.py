@@ -25,7 +25,17 @@ from kprobe_exporter.model.aggregation import RecordChoice, Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.joins import JoinRecipe, Joins, ThreadEvent
 from kprobe_exporter.model.record_layout import Field, Shape
-from kprobe_exporter.model.records import STACK_POINTER, TID, TIME, VALUES, Batch, Join, Layout, Record
+from kprobe_exporter.model.records import (
+    PREVIOUS,
+    STACK_POINTER,
+    TID,
+    TIME,
+    VALUES,
+    Batch,
+    Join,
+    Layout,
+    Record,
+)
 from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
@@ -87,6 +97,7 @@ LAST = shape(32, FIRST_ARGS, FIRST_FIELDS, 28)
 MERGED = shape(33, OTHER_ARGS, OTHER_FIELDS, 28)
 SENT = shape(34, FIRST_ARGS, FIRST_FIELDS, 28)
 """Steps between the first halves and the last one."""
+TICK = shape(35, FIRST_ARGS, FIRST_FIELDS, 28)
 ENTERED = shape(40, FIRST_ARGS, FIRST_FIELDS, 28)
 LEFT = shape(41, RETURN_ARGS, RETURN_FIELDS, 36, returns=RETURNS)
 NEW = shape(
@@ -148,6 +159,14 @@ def joined(
     return Join(layout, firsts, end.layout, "key" if key else "stack", key, through=steps)
 
 
+def with_next(number: int, one: Shape, key: tuple[str, ...]) -> Join:
+    """Return a join of each event with the one before it, as the plan makes it."""
+    before = [arg._replace(name=f"{PREVIOUS}{arg.name}") for arg in one.layout.args]
+    args = (*one.layout.args, *before, Arg("duration", "int"))
+    layout = Layout(number, f"probe{number}", f"probe{number}", "joined", "sym", args, computed=COMPUTED)
+    return Join(layout, (one.layout,), one.layout, "key", key)
+
+
 COMPUTED = (
     computed("speed", "size * 1000 / (duration % 7)"),
     computed("sum", "size + duration"),
@@ -163,11 +182,12 @@ JOINS = {
         ),
         joined(63, [ENTERED], LEFT, ("tid",))._replace(only=condition("tid != 8 && size < 2")),
         joined(64, [RUN, RUN_AGAIN], RUN_ENDED, ("tid",)),
+        with_next(65, TICK, ("dev",)),
     )
 }
 HALVES = {
     60: (CALL, BACK), 61: (USER_CALL, USER_BACK), 62: (FIRST, FIRST_TOO, MERGED, SENT, LAST),
-    63: (ENTERED, LEFT), 64: (RUN, RUN_AGAIN, RUN_ENDED),
+    63: (ENTERED, LEFT), 64: (RUN, RUN_AGAIN, RUN_ENDED), 65: (TICK,),
 }  # fmt: skip
 
 
@@ -208,6 +228,7 @@ def metrics(number: int, *, moving: bool = False) -> ProbeMetrics:
         "size",
         "missing",
     )
+    names += (f"{PREVIOUS}name", f"{PREVIOUS}size")
     names += JOINS[number].layout.steps if number in JOINS else ()
     specs = (
         *(MetricSpec(f"p{number}_{name}_total", "counter", "h", None, (label(name),)) for name in names),
@@ -299,8 +320,8 @@ class Happened:
         tid = random.choice([0, 1, 7, 8, 9, -3])
         if random.random() < 0.2 or tid not in self.cpus:
             self.cpus[tid] = random.randrange(3)
-        shares = [8, 8, 6, 4, 2, self.ending, 10 if self.moving else 0, self.moving]
-        number = random.choices([10, 20, 30, 40, 42, 50, 45, 55], shares)[0]
+        shares = [8, 8, 6, 4, 2, self.ending, 10 if self.moving else 0, self.moving, 3]
+        number = random.choices([10, 20, 30, 40, 42, 50, 45, 55, 35], shares)[0]
         text = random.choice([b"a", b"bb", b"", b"ccccccccc", b"x" * 130, None])
         size = random.choice([0, 1, 2, -1, 100_000])
         if number in (10, 20):
@@ -311,6 +332,7 @@ class Happened:
             30: [partial(first, one, tid, dev, text, size) for one in (30, 31, 33, 34, 32, 32)],
             40: [lambda: first(40, tid, dev, text, size), lambda: back(41, tid, 0, size, text)],
             42: [partial(first, 42, tid, dev, text, size)],
+            35: [partial(first, 35, tid, dev, text, size)],
             45: [partial(first, 45, tid, dev, text, size)],
             55: [partial(moved, tid)],
             50: [
@@ -443,7 +465,7 @@ class Places:
 
 
 ALL = frozenset(JOINS)
-BY_DEVICE, BY_THREAD = 62, 63
+BY_DEVICE, BY_THREAD, TICKING = 62, 63, 65
 SOME_LARGE = condition("size >= 1 || cpu == 2")
 
 
@@ -459,7 +481,7 @@ def choices(random: Random, *, limits: bool = False) -> dict[int, RecordChoice]:
                 1.0,
                 random.choice([None, 1.0, 3.0, 10.0]) if limits else None,
                 together,
-                nested=number not in (BY_DEVICE, SINGLE.id),
+                nested=number not in (BY_DEVICE, TICKING, SINGLE.id),
                 system_call=number == BY_THREAD and random.random() < 0.5,
             )
     return found
@@ -537,7 +559,7 @@ class Reading:
             recipe = made.recipe._replace(choice=self.exports.get(number))
             recipes[number] = made._replace(recipe=recipe, make=joined_record(JOINS[number]))
         more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}
-        others = [layout for join in JOINS.values() for layout in (*join.through, join.end)]
+        others = [layout for join in JOINS.values() for layout in join.parts[len(join.begins) :]]
         of_all = {layout.layout_id for layout in (*others, *(one.layout for one in (*THREADS, *MOVES)))}
         singles = (*([SINGLE] if self.has_singles else []), *(MOVES if self.moving else ()))
         single = {}

@@ -219,6 +219,49 @@ def test_the_return_of_a_pair_is_that_of_its_end(config: Load) -> None:
     assert whole.end.returns.name == "u32"
 
 
+NEXT = "pair: {from: 'tracepoint:a:b', to: {to: 'tracepoint:a:b'}, key: dev}"
+
+
+def test_a_pair_of_an_event_and_the_next(config: Load) -> None:
+    """It is one event, with its own fields and those of the one before it."""
+    whole = attached(
+        config,
+        f"attach: {{{NEXT}}}, fetch: {{end: sector}}, let: {{gap: end - previous_end}},"
+        " filter: duration < 1s && previous_dev == 3,"
+        " metrics: [{counter: a_total, where: gap == 0, labels: [previous_end]}]",
+    )
+    [one] = whole.single
+    assert whole.again
+    assert (one.fetch, whole.key) == ({"end": "sector", "dev": "dev"}, ("dev",))
+    assert str(whole.target) == "tracepoint:a:b -> tracepoint:a:b"
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        (
+            "attach: {pair: {from: 'kprobe:f', ¦through: {a: 'kprobe:g'}, to: 'kprobe:f', key: tid}}",
+            "is nothing",
+        ),
+        (
+            f"attach: {{{NEXT}}}, fetch: {{a: b, ¦previous_a: c}}",
+            "'previous_a' is the field of the event before",
+        ),
+        (
+            f"attach: {{{NEXT}}}, metrics: [{{counter: a_total, labels: [¦previous_b]}}]",
+            "no field 'previous_b'",
+        ),
+    ],
+)
+def test_what_a_pair_of_an_event_and_the_next_cannot_have(
+    problems: Problems, rest: str, expected: str
+) -> None:
+    text, place = marked(f"probes: [{{name: p, {rest}}}]")
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: ")
+    assert expected in problem
+
+
 EVENTS = {"from": "'kprobe:f'", "to": "'kprobe:g'", "key": "tid"}
 """The keys of a pair that is right."""
 

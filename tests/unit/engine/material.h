@@ -89,18 +89,19 @@ enum type {
     ADDED,                          /* added up as it is read, and exported */
     PLAIN,                          /* delivered, with both stacks */
     MERGE, START,                   /* steps between ISSUE and COMPLETE */
+    TICK,                           /* a join of each with the next one, by the number at 16 */
     STARTED, EXECUTED, EXITED, PLACED, MOVED,
     NTYPES,
 };
 
-enum { FIRST_ID = 5, STACK_ID = 40, USER_STACK_ID = 41, EVENT_SIZE = 24, NJOINS = 3 };
+enum { FIRST_ID = 5, STACK_ID = 40, USER_STACK_ID = 41, EVENT_SIZE = 24, NJOINS = 4 };
 
 static inline uint16_t id_of(enum type type)
 {
     return (uint16_t)(FIRST_ID + type);
 }
 
-enum group_number { ADDED_BY_TEXT, ADDED_SPREAD, OF_SINGLE, SINGLE_STACKS, OF_CALL, OF_ISSUE, OF_ENTER, NGROUPS };
+enum group_number { ADDED_BY_TEXT, ADDED_SPREAD, OF_SINGLE, SINGLE_STACKS, OF_CALL, OF_ISSUE, OF_ENTER, OF_TICK, NGROUPS };
 
 static const struct field_ref NUMBER_AT_8 = {.kind = FIELD_UNSIGNED, .offset = 8, .size = 8};
 static const struct field_ref SIGNED_AT_16 = {.kind = FIELD_SIGNED, .offset = 16, .size = 4};
@@ -145,6 +146,8 @@ static inline void fill_groups(struct engine_plan *plan)
     const struct field_ref by_call[] = {SIGNED_AT_16, TEXT_AT_20, THREAD};
     const struct field_ref by_step[] = {
         {.kind = FIELD_STEP, .offset = 16}, {.kind = FIELD_STEP, .offset = 8}, SIGNED_AT_16, TEXT_AT_20};
+    const struct field_ref by_tick[] = {
+        NUMBER_AT_8, {.kind = FIELD_UNSIGNED, .offset = 8, .size = 8, .second = true}};
     struct group *group;
 
     plan->ngroups = NGROUPS;
@@ -172,6 +175,7 @@ static inline void fill_groups(struct engine_plan *plan)
     fill_group(plan, OF_CALL, by_call, 3, &elapsed);
     fill_group(plan, OF_ISSUE, by_step, 4, &elapsed);
     fill_group(plan, OF_ENTER, by_call, 1, &elapsed);
+    fill_group(plan, OF_TICK, by_tick, 2, &elapsed);
 }
 
 static inline void fill_types(struct engine_plan *plan)
@@ -199,6 +203,9 @@ static inline void fill_types(struct engine_plan *plan)
     for (int number = MERGE; number <= START; number++)
         plan->types[number].role = (struct join_role){
             .role = ROLE_STEP, .join = 1, .variant = number - MERGE, .only = NO_NODE, .thread_key = -1};
+    plan->types[TICK].role = (struct join_role){
+        .role = ROLE_AGAIN, .join = 3, .only = NO_NODE, .thread_key = -1, .nkeys = 1};
+    plan->types[TICK].role.keys = refs(plan, &SIGNED_AT_16, 1);
     for (size_t i = 0; i < sizeof(by_values) / sizeof(*by_values); i++) {
         plan->types[by_values[i]].role.nkeys = 2;
         plan->types[by_values[i]].role.keys = refs(plan, fields + 1, 2);
@@ -272,6 +279,7 @@ static inline struct engine_plan *make_plan(uint64_t max_open)
             .types = {2 * (int32_t)i, 2 * (int32_t)i + 1},
             .export = {.where = NO_NODE},
         };
+    plan->variants[3].types[0] = plan->variants[3].types[1] = TICK;
     for (uint32_t i = 0; i < NJOINS; i++) {
         plan->joins[i].first_variant = i;
         plan->joins[i].by_stack = plan->joins[i].user = i == 0;

@@ -70,6 +70,11 @@ static void feed_and_join(struct bench *bench)
     engine_join(bench->engine, NEVER);
 }
 
+static uint16_t load16(const uint8_t *at)
+{
+    return (uint16_t)(at[0] | at[1] << 8);
+}
+
 static void check_counts(struct bench *bench, uint32_t join, uint64_t begun, uint64_t unpaired, uint64_t joined)
 {
     struct join_counts counts = engine_take_join_counts(bench->engine, join);
@@ -177,6 +182,26 @@ static void test_steps_of_pair(struct bench *bench)
     exported = engine_next_exported(bench->engine, &at);
     CHECK(exported != NULL && exported->lengths[0] == EVENT_SIZE + 4 + 16);
     CHECK(((const uint8_t *)(exported + 1))[EVENT_SIZE + 4 + 8] == 30);
+}
+
+/* Each event ends the pair that the one before it began. */
+static void test_pair_of_event_with_next(struct bench *bench)
+{
+    const struct tally_table *table = engine_tallies(bench->engine, OF_TICK);
+    const uint8_t *key;
+
+    add(bench, TICK, 7, 100, 5, "");
+    add(bench, TICK, 8, 200, 6, "");
+    add(bench, TICK, 9, 300, 5, "");
+    add(bench, TICK, 9, 400, 5, "");
+    feed_and_join(bench);
+    check_counts(bench, 3, 4, 0, 2);
+    CHECK(engine_open(bench->engine) == 2);
+    CHECK(table->ntallies == 2 && table->tallies[0].sum.low == 20 && table->tallies[1].sum.low == 10);
+    key = table->key_bytes + table->tallies[0].key_at;
+    CHECK(load16(key + 8) == 100 && load16(key + 24) == 300);
+    key = table->key_bytes + table->tallies[1].key_at;
+    CHECK(load16(key + 8) == 300 && load16(key + 24) == 400);
 }
 
 static void test_loss_breaks_pair(struct bench *bench)
@@ -356,7 +381,7 @@ static void test_filter(struct bench *bench)
 
 static void test_resume_keeps_open_calls(struct bench *bench)
 {
-    const int32_t joins[NJOINS] = {0, -1, 2};
+    const int32_t joins[NJOINS] = {0, -1, 2, 3};
     int32_t types[NTYPES];
     struct engine_plan *plan = make_plan(MAX_OPEN);
     struct engine *next = engine_new(plan);
@@ -408,6 +433,7 @@ int main(void)
         TEST(test_distance_is_learnt),
         TEST(test_pair_by_values),
         TEST(test_steps_of_pair),
+        TEST(test_pair_of_event_with_next),
         TEST(test_loss_breaks_pair),
         TEST(test_exit_ends_calls),
         TEST(test_fork_inherits_calls),

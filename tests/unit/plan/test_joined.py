@@ -161,6 +161,22 @@ def test_events_in_between_are_no_hits(joined: Callable[..., JoinedSpec]) -> Non
     assert [arg.name for arg in join.layout.args] == ["task", "duration", "moved", "held"]
 
 
+def test_an_event_and_the_next_are_one_event_in_the_kernel(joined: Callable[..., JoinedSpec]) -> None:
+    switch = f"{{to: '{SCHED}_switch', fetch: {{task: next_pid, was: prev_pid}}}}"
+    spec = joined(
+        f"attach: {{pair: {{from: {switch}, to: {switch}, key: was}}}},"
+        " metrics: [{counter: a_total, labels: [previous_task, comm]}]"
+    )
+    [way] = first(spec)
+    assert way.role == "begin"
+    join = spec.join([way.layout])
+    assert join.again
+    assert join.parts == (way.layout,)
+    names = [arg.name for arg in join.layout.args]
+    assert names[-1] == "duration"
+    assert {"task", "was", "comm", "previous_task", "previous_was"} < set(names)
+
+
 def test_times_are_compared_in_nanoseconds(plan: Plans) -> None:
     metrics = plan(
         f"{THROUGH}, filter: held > 1us, let: {{late: duration - moved}}, metrics: ["
