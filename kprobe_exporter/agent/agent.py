@@ -101,7 +101,12 @@ class Agent:
         self._audit = Audit()
         self._programs = ProgramStacks(Programs)
         self._aggregator = Aggregator(
-            settings.namespace, limits, name_of, self._identities.cgroups.path, self._programs
+            settings.namespace,
+            limits,
+            name_of,
+            self._identities.cgroups.path,
+            self._programs,
+            self._identities.processes.fact,
         )
         self._stacks = ProbeStacks(limits, self._programs)
         self._heat = HeatMaps()

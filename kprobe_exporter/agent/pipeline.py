@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_stacks import ProbeStacks
 from kprobe_exporter.agent.thread_events import (
-    CHANGES_OF_CGROUPS,
+    CHANGES_OF_THREADS,
     ENDS_OF_CALLS,
     Handle,
     Identities,
@@ -27,11 +27,12 @@ from kprobe_exporter.aggregate.stack_counts import StackCounts
 from kprobe_exporter.config.model import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import JoinRecipe, Joins
-from kprobe_exporter.model.records import Batch, Join, Layout
-from kprobe_exporter.model.specs import LabelSpec, ProbeSpec
+from kprobe_exporter.model.records import OF_THREADS, Batch, Join, Layout
+from kprobe_exporter.model.specs import OF_PROCESS, LabelSpec, ProbeSpec
 from kprobe_exporter.plan import fields_used, recorded, wants_tgid
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import BufferReader, EventSource
+from kprobe_exporter.probing.thread_tracepoints import process_handlers
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 
@@ -102,7 +103,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         self._pairing = Pairing(nested=self._otlp is not None)
         self._flows: dict[int, _Flow] = {}
-        self._cgroup_events: Mapping[Layout, Handle] = {}
+        self._identity_events: Mapping[Layout, Handle] = {}
         self._thread_events: Mapping[Layout, Handle] = {}
         self._starts: set[int] = set()  # the layout_ids of starts of threads, which are no events of a probe
         self._loaded = self._tgid = self._follows_programs = False
@@ -113,6 +114,8 @@ class Pipeline:
         """Process a batch, in the reader's thread."""
         if batch.losses:  # threads that were known before these ended may have moved
             self._identities.cgroups.lost(max(loss.end for loss in batch.losses))
+        if any(loss.cpu >= OF_THREADS for loss in batch.losses):
+            self._identities.processes.lost()
         for layout_id in self._starts & batch.arrived.keys():
             del batch.arrived[layout_id]
         self._identities.names.take(batch)
@@ -130,6 +133,7 @@ class Pipeline:
             self._buffers.drop(join.layout.layout_id)
         if threads:
             self._identities.cgroups.lost()
+            self._identities.processes.lost()
         self.consume(Batch())
 
     def prepare(self, probes: Iterable[Probe]) -> None:
@@ -161,7 +165,10 @@ class Pipeline:
         Raises TracefsError if an event cannot be read.
         """
         flows = self._flows_of(probes)
-        cgroup_events = handlers(self._identities.cgroup_events, self._identities.cgroups)
+        identity_events = {
+            **handlers(self._identities.cgroup_events, self._identities.cgroups),
+            **process_handlers(self._identities.fact_events, self._identities.processes),
+        }
         ends = handlers(self._identities.thread_events, self._pairing.threads)
         layouts = {part.layout: part.system for own in self._identities.tracepoints for part in own.parts}
         of_threads = frozenset(layouts)
@@ -184,7 +191,8 @@ class Pipeline:
         joins = Joins(
             {layout_id: flow.join for layout_id, flow in flows.items() if flow.join is not None},
             thread_events(self._identities.thread_events, ENDS_OF_CALLS)
-            | thread_events(self._identities.cgroup_events, CHANGES_OF_CGROUPS),
+            | thread_events(self._identities.cgroup_events, CHANGES_OF_THREADS)
+            | thread_events(self._identities.fact_events, CHANGES_OF_THREADS),
         )
         swap = self._buffers.prepare(
             self._symbols,
@@ -198,11 +206,11 @@ class Pipeline:
         )
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
         added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
-        for layout in self._cgroup_events.keys() - cgroup_events.keys():
+        for layout in self._identity_events.keys() - identity_events.keys():
             self._aggregator.unwatch(layout.layout_id)
-        for layout in cgroup_events.keys() - self._cgroup_events.keys():
-            self._aggregator.watch(layout.layout_id, cgroup_events[layout])
-        self._cgroup_events = cgroup_events
+        for layout in identity_events.keys() - self._identity_events.keys():
+            self._aggregator.watch(layout.layout_id, identity_events[layout])
+        self._identity_events = identity_events
 
         def change() -> None:
             for flow in removed:
@@ -268,7 +276,9 @@ class Pipeline:
         by_kernel = isinstance(attached.spec, ProbeSpec) and attached.spec.stack_table is not None
         counts = None if by_kernel else self._stacks.of(probe.name)
         sent = export if self._otlp is not None else None
-        each = _Flow(attached, None, None, sent, counts, probe.plan.metrics.attributes)
+        # A fact of a process comes with what is noted of the record.
+        read = tuple(one for one in probe.plan.metrics.attributes if one.first not in OF_PROCESS)
+        each = _Flow(attached, None, None, sent, counts, read)
         return self._summed(probe, each, choosing=choosing)
 
     def _looked_up(self, layout: Layout) -> tuple[int, ...]:

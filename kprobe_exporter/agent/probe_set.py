@@ -193,7 +193,8 @@ class ProbeSet:
             joined=attached.joined is not None,
         )
         self._stacks.attach(attached)
-        if probe.plan.probe.export is not None and (note := self._identities.note) is not None:
+        note = self._identities.note(attached.layout, probe.plan.metrics.attributes)
+        if probe.plan.probe.export is not None and note is not None:
             self._aggregator.watch(attached.layout.layout_id, note)
 
     def _follow(self) -> None:

@@ -1,28 +1,34 @@
 """Tracepoints about threads that the agent records for itself, and the identities that it learns by them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
+from kprobe_exporter.aggregate.recipes import getter
 from kprobe_exporter.aggregate.thread_names import Naming, ThreadNames
-from kprobe_exporter.config.model import Attach, Config, Probe
-from kprobe_exporter.errors import ProbeRefused, TracefsError
-from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.config.model import Config
 from kprobe_exporter.identity.cgroups import Cgroups
+from kprobe_exporter.identity.command_lines import CommandLines
 from kprobe_exporter.identity.pods import Pods, Whereabouts
+from kprobe_exporter.identity.processes import Processes
 from kprobe_exporter.identity.procfs import HOST_IDS, host_proc
 from kprobe_exporter.identity.threads import living
 from kprobe_exporter.model.aggregation import RecordFilter
 from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.records import TID, TIME, VALUES, Layout, Record
-from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD, ProbeSpec
+from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, OF_PROGRAM, OF_THREAD, LabelSpec
+from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import Kernel, wants_tgid
-from kprobe_exporter.plan.tracepoint import tracepoint_specs
+from kprobe_exporter.probing.thread_tracepoints import (
+    EXECUTED,
+    PROCESS_EVENTS,
+    STARTED,
+    Followed,
+    OwnTracepoints,
+)
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.probes import Installed, install
 
 log = logging.getLogger(__name__)
 
@@ -32,20 +38,12 @@ PODS = Path("/var/log/pods")
 """Where this directory exists, exported events get attributes of their container and pod."""
 
 
-class Followed(NamedTuple):
-    """A tracepoint about threads. ``fields`` maps our names of its fields to the kernel's."""
-
-    system: str
-    event: str
-    fields: Mapping[str, str] = {}
-
-
 # Not sched_process_fork: only this one has the flags, for threads and for a cgroup named by clone3().
-NEW = Followed("task", "task_newtask", {"child": "pid", "flags": "clone_flags"})
+NEW = STARTED._replace(fields={"child": "pid", "flags": "clone_flags"})
 MOVE = Followed(
     "cgroup", "cgroup_attach_task", {"leader": "pid", "hierarchy": "dst_root", "path": "dst_path"}
 )
-EXEC = Followed("sched", "sched_process_exec", {"old": "old_pid"})
+EXEC = EXECUTED._replace(fields={"old": "old_pid"})
 EXIT = Followed("sched", "sched_process_exit")
 
 NAMED = NEW._replace(fields={"named": "pid", "name": "comm"})
@@ -55,56 +53,6 @@ CGROUP_EVENTS = (NEW, MOVE, EXEC, EXIT)
 NAME_EVENTS = (NAMED, RENAMED)
 THREAD_EVENTS = (NEW, EXEC, EXIT)
 
-
-@dataclass(eq=False)
-class OwnTracepoints:
-    """Tracepoints that are installed together while they are ``wanted``, without definitions.
-
-    They are in a second instance, and need pages: in text, an unprivileged user could forge these events by a
-    file's name. ``without`` says what the agent does without them. The reader's thread calls ``begin`` when
-    recording has begun.
-    """
-
-    _followed: Sequence[Followed]
-    without: str
-    begin: Callable[[], None] = lambda: None
-    wanted: bool = False
-    enabled: bool = False
-    parts: tuple[Installed, ...] = ()
-
-    def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> str | None:
-        """Install them if they are wanted, else disable them. Return why they cannot be installed."""
-        if not self.wanted:
-            self.disable()
-        if not self.wanted or self.parts:
-            return None
-        if not kernel.binary:
-            return ", where events are read as text"
-        try:
-            threads = instance.open_threads()
-            for one in self._followed:
-                self.parts += (install(threads, _spec(one, kernel, layout_ids), set()),)
-        except (ProbeRefused, TracefsError) as error:
-            self.disable()
-            return f": {error}"
-        except BaseException:
-            self.disable()
-            raise
-        return None
-
-    def enable(self) -> None:
-        """Start recording; call ``begin`` afterwards. Raises ProbeRefused."""
-        for part in self.parts:
-            part.enable()
-        self.enabled = True
-
-    def disable(self) -> None:
-        """Stop recording, and forget what is installed. Never raises."""
-        for part in self.parts:
-            part.disable()
-        self.parts, self.enabled = (), False
-
-
 ENDS_OF_CALLS: Mapping[str, ThreadEvent] = {
     NEW.event: ThreadEvent("started", ("child", "flags")),
     EXEC.event: ThreadEvent("executed", ("old",)),
@@ -113,12 +61,13 @@ ENDS_OF_CALLS: Mapping[str, ThreadEvent] = {
 """What a source that joins calls itself takes from the tracepoints about threads."""
 
 
-CHANGES_OF_CGROUPS: Mapping[str, ThreadEvent] = {
+CHANGES_OF_THREADS: Mapping[str, ThreadEvent] = {
     NEW.event: ThreadEvent("placed", ("child",)),
     MOVE.event: ThreadEvent("moved"),
     EXEC.event: ThreadEvent("moved", ("old",)),
 }
-"""What a source that adds up by cgroup takes from them. A thread that has exited stays in its cgroup."""
+"""What a source that adds up by cgroup or by a process's fact takes from them. A thread that has exited
+keeps both."""
 
 
 def thread_events(own: OwnTracepoints, wanted: Mapping[str, ThreadEvent]) -> dict[int, ThreadEvent]:
@@ -128,8 +77,8 @@ def thread_events(own: OwnTracepoints, wanted: Mapping[str, ThreadEvent]) -> dic
 
 def looked_up(config: Config) -> list[str]:
     """Return what the agent looks up in /proc for a configuration: labels, then other things."""
-    labels = [label for probe in config.probes for metric in probe.metrics for label in metric.labels]
-    decoders = OF_THREAD | {OF_PROGRAM}
+    labels = [label for probe in config.probes for label in probe.labels]
+    decoders = BY_THREAD | {OF_PROGRAM}
     found = sorted({label.name for label in labels if label.decode and label.decode[0].name in decoders})
     if any(probe.stacks is not None and probe.stacks.user for probe in config.probes):
         found.append("stacks of programs")
@@ -159,7 +108,7 @@ def _passer(layout: Layout, started: Callable[[int, int, int], None]) -> Callabl
 
 
 class Identities:
-    """The cgroups and pods of threads, and their ends. The reader's thread owns it while that runs.
+    """The cgroups, pods and processes of threads, and their ends. The reader's thread owns it while it runs.
 
     Threads are tracked only while the configuration needs it. The thread that holds the change lock calls
     ``configure`` and ``follow``, before the reader knows of the change. With ``nested`` a container in a
@@ -175,6 +124,10 @@ class Identities:
         )
         self.thread_events = OwnTracepoints(THREAD_EVENTS, "calls stay open when their thread ends")
         self.process_events = OwnTracepoints((NEW,), "processes of threads that have ended may be unknown")
+        self.processes = Processes(read_argv=CommandLines())
+        self.fact_events = OwnTracepoints(
+            PROCESS_EVENTS, "facts of processes are looked up in /proc only", self._read_processes
+        )
         self.names = ThreadNames()
         self.name_events = OwnTracepoints(
             NAME_EVENTS, "names of threads are looked up in /proc only", self._read_names
@@ -183,6 +136,7 @@ class Identities:
             self.cgroup_events,
             self.thread_events,
             self.process_events,
+            self.fact_events,
             self.name_events,
         )
         self.notice = ""
@@ -191,13 +145,14 @@ class Identities:
 
     def configure(self, config: Config) -> None:
         """Take from the configuration what is needed from now on."""
-        labels = (label for probe in config.probes for metric in probe.metrics for label in metric.labels)
+        labels = (label for probe in config.probes for label in probe.labels)
+        decoders = {label.decode[0].name for label in labels if label.decode}
         exported = config.otlp is not None and any(probe.export is not None for probe in config.probes)
         self._exported = exported and PODS.is_dir()
         self._check_ids(looked_up(config))
-        self.cgroup_events.wanted = self._exported or any(
-            label.decode and label.decode[0].name in OF_THREAD for label in labels
-        )
+        self.cgroup_events.wanted = self._exported or bool(OF_THREAD & decoders)
+        self.processes.wanted = OF_PROCESS & decoders
+        self.fact_events.wanted = bool(self.processes.wanted)
         self.process_events.wanted = wants_tgid(probe for probe in config.probes if probe.enabled)
         self.thread_events.wanted = any(
             attach.end is not None for probe in config.probes for attach in probe.attach
@@ -213,14 +168,33 @@ class Identities:
             log.warning("%s", self.notice)
 
     @property
-    def attributes(self) -> Callable[[int, int], Mapping[str, str] | None] | None:
-        """Looks up the container and the pod of a thread at a noted event; None on hosts without pods."""
-        return self.whereabouts.take if PODS.is_dir() else None
+    def attributes(self) -> Callable[[int, int], Mapping[str, str] | None]:
+        """Looks up the container, the pod and the noted facts of a thread at an event."""
+        return self.whereabouts.take
 
-    @property
-    def note(self) -> Handle | None:
-        """Notes the container of a record's thread; call it in the stream's order. None if not needed."""
-        return self.whereabouts.note if self._exported else None
+    def note(self, layout: Layout, attributes: Iterable[LabelSpec]) -> Handle | None:
+        """Return the function that notes the container of a record's thread, and facts of processes.
+
+        Call it in the stream's order. None if nothing is to be noted.
+        """
+        facts = [(label, getter(layout, label.field)) for label in attributes if label.first in OF_PROCESS]
+        if not facts:
+            return self.whereabouts.note if self._exported else None
+
+        def note(record: Record) -> None:
+            if self._exported:
+                self.whereabouts.note(record)
+            texts = {label.name: self._text(label, tid(record), record[TIME]) for label, tid in facts}
+            self.whereabouts.add(record, {name: text for name, text in texts.items() if text is not None})
+
+        return note
+
+    def _text(self, label: LabelSpec, tid: Value, time_ns: int) -> str | None:
+        value = self.processes.fact(label.first, tid, time_ns) if isinstance(tid, int) else None
+        for _, decode in label.decoders:
+            text = None if value is None else decode(value)
+            value = None if text is None else text.encode()
+        return value.decode() if isinstance(value, bytes) else None
 
     def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> None:
         """Install the tracepoints if the configuration needs them, or disable them.
@@ -229,7 +203,7 @@ class Identities:
         stays open until a later call of the same thread id takes its place. Processes of short-lived threads
         are searched for in saved_tgids.
         """
-        for own in (self.thread_events, self.process_events):
+        for own in (self.thread_events, self.process_events, self.fact_events):
             reason = own.follow(instance, kernel, layout_ids)
             if reason is not None and kernel.binary:
                 log.info("%s%s", own.without, reason)
@@ -246,6 +220,11 @@ class Identities:
 
     def _read_names(self) -> None:
         self.names.begin(living())
+
+    def _read_processes(self) -> None:
+        """Forget what was known, and read all processes from /proc."""
+        self.processes.lost()
+        self.processes.scan()
 
     def _read_cgroups(self) -> None:
         """Forget what was known, and read all threads from /proc."""
@@ -290,15 +269,3 @@ def _handler(event: str, layout: Layout, threads: Cgroups | EndedThreads) -> Han
             old = place("old")
             return lambda record: threads.executed(record[old], record[TID])
     return lambda record: threads.exited(record[TID], record[TIME])
-
-
-def _spec(followed: Followed, kernel: Kernel, layout_ids: Iterator[int]) -> ProbeSpec:
-    """Plan the tracepoint itself: an eprobe on it would only copy its event."""
-    target = Target(Kind.TRACEPOINT, system=followed.system, event=followed.event)
-    attach = Attach(target, followed.fields, None, None)
-    probe = Probe(followed.event, "", (attach,), aggregate="events")
-    uncounted = replace(kernel, counts_tracepoints=False)
-    for way in tracepoint_specs(probe, attach, set(followed.fields), uncounted, layout_ids, 1):
-        if isinstance(way, ProbeSpec) and way.file is None:
-            return replace(way, role="own")
-    raise ProbeRefused(f"this kernel has no {target} that can be read.")

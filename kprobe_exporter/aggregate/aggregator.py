@@ -33,7 +33,7 @@ from kprobe_exporter.model.aggregation import Refused, Tally, Where
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Layout, Record
 from kprobe_exporter.model.snapshot import Exemplar, KernelCounts, Spread
-from kprobe_exporter.model.specs import CgroupOf, ProbeMetrics
+from kprobe_exporter.model.specs import CgroupOf, FactOf, ProbeMetrics
 
 MOST_OWNERS = 1024
 """Detached layouts whose probe is remembered: what is left of their calls is counted after they have gone."""
@@ -57,10 +57,11 @@ class Aggregator:
         errno_name: Callable[[int], str | None],
         cgroup: CgroupOf | None = None,
         programs: ProgramNames | None = None,
+        fact: FactOf | None = None,
     ) -> None:
         self._namespace = namespace
         self._programs = programs
-        self._cgroup = cgroup
+        self._cgroup, self._fact = cgroup, fact
         self._limits = limits
         self._errno_name = errno_name
         self._lock = threading.RLock()
@@ -137,7 +138,7 @@ class Aggregator:
                 take = selected(spec, take, layout.unsigned, self._failures, unreadable)
                 take = for_layout(take, spec, layout, tables)
                 takes[number] = named(take, spec, self._programs, self._lock)
-            sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
+            sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup, self._fact)
             deltas = HistDeltas(layout, probe.metrics, tables)
             here = AttachedLayout(layout.probe, sums, takes, deltas, residual_filter is not None, joined)
             self._attached[layout.layout_id] = here
@@ -290,7 +291,7 @@ class Aggregator:
             if (handle := self._watched.get(one[LAYOUT_ID])) is not None:
                 handle(one)
         elif (attached := self._attached.get(one.layout_id)) is not None:
-            attached.takes[one.feeds](attached.sums.with_cgroups(one, moment))
+            attached.takes[one.feeds](attached.sums.looked_up(one, moment))
 
     def lose(self, reason: str, number: int, probe: str | None = None) -> None:
         """Count lost events that no other counter reports, of this probe if that is known."""

@@ -32,7 +32,7 @@ from kprobe_exporter.model.records import (
     Layout,
     Record,
 )
-from kprobe_exporter.model.specs import OF_THREAD, PROCESS, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, PROCESS, MetricSpec, ProbeMetrics
 from kprobe_exporter.model.values import LARGEST, MAX_ERRNO, SMALLEST, Value, unscaled
 
 Getter: TypeAlias = Callable[[Record], Value]
@@ -63,7 +63,12 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
             last=spec.kind == "gauge",
             positive=spec.kind == "counter",
             where=spec.where,
-            cgroups=tuple(index for index, label in enumerate(spec.labels) if label.first in OF_THREAD),
+            cgroups=tuple(index for index, label in enumerate(spec.labels) if label.first in BY_THREAD),
+            facts=tuple(
+                label.first if label.first in OF_PROCESS else ""
+                for label in spec.labels
+                if label.first in BY_THREAD
+            ),
         )
         for number, spec in enumerate(metrics.metrics)
     ]

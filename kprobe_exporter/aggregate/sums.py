@@ -13,7 +13,7 @@ from kprobe_exporter.aggregate.native import code
 from kprobe_exporter.aggregate.recipes import Getter, column, getter, passes, tuple_getter
 from kprobe_exporter.model.aggregation import Group, Recipe, Refused, Tally
 from kprobe_exporter.model.records import TGID, TID, TIME, VALUES, Layout, Record
-from kprobe_exporter.model.specs import PROCESS, CgroupOf
+from kprobe_exporter.model.specs import PROCESS, CgroupOf, FactOf
 from kprobe_exporter.model.values import Value
 
 Row = tuple[Any, ...]
@@ -32,24 +32,32 @@ _Tested = tuple[Group, Evaluate | None]
 class Sums:
     """The records of one layout that were not added up yet. Not thread-safe.
 
-    ``add`` takes a record. It looks up the cgroup of a thread that is a label, since the agent knows it only
-    at the record's place in the stream, and computes fields. ``repeat`` takes one that stands for several.
-    ``take`` adds up what came since its last call. ``with_cgroups`` looks up the cgroups of a source's sum.
+    ``add`` takes a record. It looks up the cgroup or the fact of a thread that is a label, since the agent
+    knows it only at the record's place in the stream, and computes fields. ``repeat`` takes one that stands
+    for several. ``take`` adds up what came since its last call. ``looked_up`` does this for a source's sum.
     Equal rows are handled once: a record costs about 0.1 µs for each set of fields that is needed, and a row
     0.5 µs.
     """
 
-    def __init__(self, layout: Layout, recipe: Recipe, cgroup: CgroupOf | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        recipe: Recipe,
+        cgroup: CgroupOf | None = None,
+        fact: FactOf | None = None,
+    ) -> None:
         self._layout_id = layout.layout_id
         self._records: list[Record] = []
         self._repeated: list[tuple[Record, int]] = []
         self._passes = passes(layout, recipe.residual_filter) if recipe.residual_filter else None
-        self._cgroup = cgroup
-        self._threads = {group.feeds: group.cgroups for group in recipe.groups}
-        threads = sorted({group.keys[index] for group in recipe.groups for index in group.cgroups})
+        self._cgroup, self._fact = cgroup, fact
+        self._threads = {group.feeds: _looked_up(group) for group in recipe.groups}
+        threads = sorted(
+            {(group.keys[index], name) for group in recipe.groups for index, name in _looked_up(group)}
+        )
         used = {name for group in recipe.groups for name in (*group.keys, group.value)}
         computed = [one.name for one in layout.computed if one.name in used]
-        more = [_cgroup_of(getter(layout, field), cgroup) for field in threads]
+        more = [self._of_thread(getter(layout, field), name) for field, name in threads]
         more += [getter(layout, name) for name in computed]
         if PROCESS in used:
             computed.append(PROCESS)
@@ -59,12 +67,12 @@ class Sums:
         if more:
             self.add = _with_more(self.add, more)
         first = VALUES + len(layout.args)
-        places = {field: first + number for number, field in enumerate(threads)}
+        places = {thread: first + number for number, thread in enumerate(threads)}
         computed_at = {name: first + len(threads) + number for number, name in enumerate(computed)}
         self._groups: dict[object, tuple[_RowsOf, list[_Tested]]] = {}
         for group in recipe.groups:
             test = compile_condition(group.where.condition, layout.unsigned) if group.where else None
-            needed = _fields(group), group.cgroups, group.last
+            needed = _fields(group), group.cgroups, group.facts, group.last
             if needed not in self._groups:
                 self._groups[needed] = _rows(layout, group, places, computed_at), []
             self._groups[needed][1].append((group, test))
@@ -73,11 +81,11 @@ class Sums:
         """Add a record that stands for so many equal ones."""
         self._repeated.append(((*record, *[take(record) for take in self._more]), number))
 
-    def with_cgroups(self, tally: Tally, moment: int) -> Tally:
-        """Return a tally whose key names threads with the paths of their cgroups at that moment."""
+    def looked_up(self, tally: Tally, moment: int) -> Tally:
+        """Return a tally whose key names threads with their cgroups or facts at that moment."""
         key = [*tally.key]
-        for index in self._threads[tally.feeds]:
-            key[index] = _path(self._cgroup, key[index], moment)
+        for index, name in self._threads[tally.feeds]:
+            key[index] = self._look_up(name, key[index], moment)
         return tally._replace(key=tuple(key))
 
     def take(self) -> tuple[int, int, list[Tally | Refused]]:
@@ -97,16 +105,27 @@ class Sums:
                 sums += _tallies(self._layout_id, group, test, rows)
         return arrived, passed, sums
 
+    def _of_thread(self, thread: Getter, name: str) -> Getter:
+        """Return the function that looks up the cgroup or the fact of the thread that a field names."""
+        return lambda record: self._look_up(name, thread(record), record[TIME])
+
+    def _look_up(self, name: str, tid: Value, time: int) -> Value:
+        """Return a fact of a thread, its cgroup for ""; None if a value that is not a number names it."""
+        if not isinstance(tid, int):
+            return None
+        if name:
+            return None if self._fact is None else self._fact(name, tid, time)
+        return None if self._cgroup is None else self._cgroup(tid, time)
+
 
 def _with_more(add: Callable[[Record], None], more: Sequence[Getter]) -> Callable[[Record], None]:
     """Return the function that adds a record with more values behind its own."""
     return lambda record: add((*record, *[take(record) for take in more]))
 
 
-def _cgroup_of(thread: Getter, cgroup: CgroupOf | None) -> Getter:
-    """Return the function that looks up the cgroup of the thread that a field names."""
-
-    return lambda record: _path(cgroup, thread(record), record[TIME])
+def _looked_up(group: Group) -> tuple[tuple[int, str], ...]:
+    """Return the indexes of the keys that name a thread, each with the fact, "" for the cgroup."""
+    return tuple(zip(group.cgroups, group.facts or [""] * len(group.cgroups), strict=True))
 
 
 def _process(record: Record) -> Value:
@@ -115,27 +134,24 @@ def _process(record: Record) -> Value:
     return process
 
 
-def _path(cgroup: CgroupOf | None, tid: Value, time: int) -> bytes | None:
-    """Return a thread's cgroup; None if what is taken for its id is no number."""
-    return cgroup(tid, time) if cgroup is not None and isinstance(tid, int) else None
-
-
 def _fields(group: Group) -> tuple[str, ...]:
     """Return the fields that a group needs: its keys, its value and those of its filter."""
     value = (group.value,) if group.value is not None else ()
     return (*group.keys, *value, *(group.where.fields if group.where is not None else ()))
 
 
-def _rows(layout: Layout, group: Group, cgroups: Mapping[str, int], computed: Mapping[str, int]) -> _RowsOf:
+def _rows(
+    layout: Layout, group: Group, threads: Mapping[tuple[str, str], int], computed: Mapping[str, int]
+) -> _RowsOf:
     """Return the function that makes rows of records.
 
-    ``cgroups`` are the places of threads' cgroups, ``computed`` those of computed fields.
+    ``threads`` are the places of threads' cgroups and facts, ``computed`` those of computed fields.
     """
     columns = [
         (computed[field], None) if field in computed else column(layout, field) for field in _fields(group)
     ]
-    for index in group.cgroups:
-        columns[index] = cgroups[group.keys[index]], None
+    for index, name in _looked_up(group):
+        columns[index] = threads[group.keys[index], name], None
     if group.last:
         columns.append((TIME, None))
     conversions = [(index, convert) for index, (_, convert) in enumerate(columns) if convert is not None]

@@ -7,7 +7,7 @@ from typing import Any
 
 from kprobe_exporter.config.expressions import check_expression, missing_field
 from kprobe_exporter.config.kernel_aggregation import EVENTS
-from kprobe_exporter.config.metrics import MetricBuilder
+from kprobe_exporter.config.metrics import MetricBuilder, is_fact
 from kprobe_exporter.config.model import NO_STACK, Export, Label, Otlp, Stacks, Within
 from kprobe_exporter.config.otlp import ExportModel
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
@@ -104,20 +104,24 @@ def export_of(
     if model.where is not None:
         check_expression(model.where, ("where",), alternatives, report)
     labels: tuple[Label, ...] = ()
-    if isinstance(model.attributes, dict):
-        metric = MetricModel.model_construct(counter="exported_total", labels=model.attributes)
+    names: tuple[str, ...] = () if isinstance(model.attributes, dict) else tuple(model.attributes)
+    attributes = model.attributes
+    if not isinstance(attributes, dict):
+        attributes = {name: name for name in names if is_fact(name, alternatives)}
+    if attributes:
+        metric = MetricModel.model_construct(counter="exported_total", labels=attributes)
         labels = tuple(MetricBuilder(metric, probe, alternatives, report, key="attributes").labels())
         for label in labels:
             if label.decode and label.decode[0].name in {*OF_THREAD, OF_PROGRAM}:
                 why = f"{label.decode[0].name} is for labels of metrics: an exported event has its container"
                 report(("attributes", label.name), why)
-    names = () if isinstance(model.attributes, dict) else tuple(model.attributes)
     for index, name in enumerate(names):
-        if sentence := _no_attribute(name, alternatives):
+        if name not in attributes and (sentence := _no_attribute(name, alternatives)):
             report(("attributes", index), sentence)
         elif name in names[:index]:
             report(("attributes", index), f"{quote(name)} is there already: keep one")
-    return Export(model.signal, model.sample, model.max_per_second, model.where, names, labels)
+    fetched = tuple(name for name in names if name not in attributes)
+    return Export(model.signal, model.sample, model.max_per_second, model.where, fetched, labels)
 
 
 def _no_attribute(name: str, alternatives: Alternatives) -> str | None:

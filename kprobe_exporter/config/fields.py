@@ -317,7 +317,8 @@ class LabelModel(Strict):
     """A label's field, and how its value becomes text."""
 
     field: str
-    """The field that the label shows: `comm`, `cpu`, `return`, …, or a name of `fetch`."""
+    """The field that the label shows: `comm`, `cpu`, `return`, …, a name of `fetch`, or a fact of the
+    thread's process: `exe`, `ppid`, `parent_comm` or `uid`."""
     decode: Annotated[Decoding | None, Field(examples=["errno", {"map": {0: "ok", 1: "failed"}}])] = None
     """A decoder's name, `{NAME: OPTIONS}`, or a list of these to apply in turn."""
 

@@ -3,7 +3,7 @@
 from fractions import Fraction
 from math import floor
 
-from kprobe_exporter.config.metrics import keeps_powers_of_2, labels_of, return_buckets
+from kprobe_exporter.config.metrics import is_fact, keeps_powers_of_2, labels_of, return_buckets
 from kprobe_exporter.config.model import Metric
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
@@ -14,7 +14,7 @@ from kprobe_exporter.grammar.evaluate import COMPUTED
 from kprobe_exporter.grammar.formula import as_filter
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.records import COMMON_COMM
-from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
+from kprobe_exporter.model.specs import BY_THREAD, OF_PROGRAM
 from kprobe_exporter.model.values import unscaled
 
 MOST_LABELS = 2
@@ -60,10 +60,10 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
     if len(metric.labels) > MOST_LABELS:
         report(("labels",), f"the kernel aggregates by {MOST_LABELS} labels at most: {EVENTS}")
     for _, label_model, _, path in labels_of(model):
-        if why := _no_key(label_model.field, alternatives):
+        if not is_fact(label_model.field, alternatives) and (why := _no_key(label_model.field, alternatives)):
             report(path, why)
     for label in metric.labels:
-        if label.decode and label.decode[0].name in {*OF_THREAD, OF_PROGRAM}:
+        if label.decode and label.decode[0].name in {*BY_THREAD, OF_PROGRAM}:
             report(("labels",), f"the kernel does not aggregate by {label.decode[0].name}: {EVENTS}")
     _refuse_where(metric, alternatives, report)
 

@@ -17,7 +17,12 @@ from kprobe_exporter.grammar.evaluate import COMPUTED, FLOAT
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import Comparison, Node, Operation
 from kprobe_exporter.grammar.lexis import NAME
-from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
+from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, OF_PROGRAM, UNBOUNDED
+
+UNBOUNDED_LABEL = (
+    "{} differs for nearly every process, and arguments may hold secrets: export it, as"
+    " export: {{as: log, attributes: [argv]}}"
+)
 
 SHORT = frozenset({"u16", "s16", "x16"})
 
@@ -179,7 +184,8 @@ class MetricBuilder:
     def labels(self) -> Iterator[Label]:
         """Check and yield the labels."""
         names: set[str] = set()
-        for name, label, path, field_path in labels_of(self.model, self.key):
+        for name, written, path, field_path in labels_of(self.model, self.key):
+            label = written
             if name in names:
                 self.report(path, f"the label {name!r} is there already: keep one")
                 continue
@@ -187,9 +193,14 @@ class MetricBuilder:
             for sentence in wrong_with_label(name):
                 self.report(path, sentence, at_key=True)
             steps = tuple(_decoding(label.decode)) or self._usual(label.field)
-            of_thread = [step.name for step in steps if step.name in OF_THREAD]
+            if is_fact(label.field, self.alternatives):
+                steps = (Decode(label.field), *_decoding(label.decode))
+                label = LabelModel(field="tid")
+            of_thread = [step.name for step in steps if step.name in BY_THREAD]
             self._check_field(label.field, field_path, label=True, number=bool(of_thread))
-            if of_thread and steps[0].name not in OF_THREAD:
+            if self.key == "labels" and UNBOUNDED.intersection(of_thread):
+                self.report(path, UNBOUNDED_LABEL.format(of_thread[0]))
+            if of_thread and steps[0].name not in BY_THREAD:
                 sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
                 self.report((*path, "decode"), sentence)
             for sentence in self._wrong_with_address(label.field, steps):
@@ -252,6 +263,11 @@ class MetricBuilder:
         for field in sorted({label.field for label in metric.labels if not label.decode} & beside):
             what = f"{quote(field)} has 16 bits and lies beside an address: if it is a port"
             self.report.warn(("labels",), f"{what}, it is in network order: {{field: {field}, decode: port}}")
+
+
+def is_fact(name: str, alternatives: Alternatives) -> bool:
+    """Return whether a name means a fact of the thread's process, since an event has no such field."""
+    return name in OF_PROCESS and not any(name in one.fields for one in alternatives)
 
 
 def _where_it_is_text(name: str, alternatives: Alternatives) -> list[str]:

@@ -151,8 +151,14 @@ class Whereabouts:
         if pod is not None:
             attributes.update((name, value) for name, value in zip(ATTRIBUTES, pod, strict=True) if value)
 
+    def add(self, record: Record, attributes: Mapping[str, str]) -> None:
+        """Note further attributes for this record."""
+        if len(self._noted) < MOST_NOTED:
+            noted = self._noted.get((record[TID], record[TIME]), {})
+            self._noted[record[TID], record[TIME]] = {**noted, **attributes}
+
     def take(self, tid: int, time_ns: int) -> Mapping[str, str] | None:
-        """Return the container's and the pod's attributes of a thread at an event; None if it was in none."""
+        """Return the noted attributes of a thread at an event; None if there are none."""
         return self._noted.get((tid, time_ns))
 
     def forget(self) -> None:

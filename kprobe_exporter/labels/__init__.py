@@ -20,6 +20,7 @@ from kprobe_exporter.labels import (
     namespace,
     pod,
     port,
+    process,
     regexp,
     syscall,
     user,
@@ -34,6 +35,7 @@ Decoders = Mapping[str, Callable[[object], Decoder]]
 """Each makes a decoder from its options in the YAML, None without any. ValueError says what is wrong."""
 
 DECODERS: Decoders = {
+    **process.DECODERS,
     "cgroup": cgroup.decoder,
     "container": container.decoder,
     "errno": errno.decoder,

@@ -76,7 +76,7 @@ class Group(NamedTuple):
     is a tally for each of these buckets, too. ``last`` keeps the value of the last record. ``positive``
     refuses values below 0. Records that do not meet ``where`` change nothing. Those for which the value or
     ``where`` is missing are unreadable. ``cgroups`` are the indexes of keys that name a thread: the path of
-    its cgroup is the key.
+    its cgroup is the key, or the fact of its process that ``facts`` names for this key, "" for the cgroup.
     """
 
     feeds: int
@@ -87,6 +87,7 @@ class Group(NamedTuple):
     positive: bool = False
     where: Where | None = None
     cgroups: tuple[int, ...] = ()
+    facts: tuple[str, ...] = ()
     exponential: Exponential | None = None
 
 

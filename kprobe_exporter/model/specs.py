@@ -117,8 +117,26 @@ OF_THREAD = frozenset({"cgroup", "container", "pod", "namespace"})
 """Decoders of the cgroup that a thread is in: their field holds a thread's id."""
 
 
+OF_PROCESS = frozenset({"age", "argv", "exe", "parent_comm", "ppid", "uid"})
+"""Decoders of facts of a thread's process: their field holds a thread's id. Each is also the name of a field,
+which stands for the decoder of ``tid``, unless an event has a field of that name."""
+
+
+BY_THREAD = OF_THREAD | OF_PROCESS
+"""Decoders of a thread's id. Its cgroup or fact is looked up at the event's place in the stream."""
+
+
+UNBOUNDED = frozenset({"age", "argv"})
+"""Facts that cannot be a metric's label: each process would have a series of its own, and arguments may hold
+secrets."""
+
+
 CgroupOf: TypeAlias = Callable[[int, int], bytes | None]
 """Takes a thread's id and a time in ns; returns the path of the thread's cgroup then, None if unknown."""
+
+
+FactOf: TypeAlias = Callable[[str, int, int], Value]
+"""Takes one of OF_PROCESS, a thread's id and a time in ns; returns the fact then, None if unknown."""
 
 
 class LabelSpec(NamedTuple):
@@ -126,7 +144,7 @@ class LabelSpec(NamedTuple):
 
     ``network``: the first takes a number in network byte order, as ``ip`` and ``port`` do.
     ``named``: the first takes the layout's word for a number. If the first is in OF_THREAD, it gets the path
-    of the thread's cgroup at the event's place in the stream.
+    of the thread's cgroup at the event's place in the stream; if it is in OF_PROCESS, that fact.
     """
 
     name: str

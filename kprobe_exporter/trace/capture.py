@@ -5,9 +5,10 @@ request ──► emit (YAML) ──► config ──► plan ──► attach �
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.pairing import Pairing
@@ -35,6 +36,7 @@ from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.trace.facts import ProcessFacts
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kernel_files import running_kernel
@@ -56,7 +58,7 @@ class Capture:
     """The installed probes. ``pipe`` delivers their events; it is None if no probe records events.
 
     The kernel may refuse single probes that a pattern ``matched``; ``warn`` is called with a summary.
-    ``pairing`` joins calls.
+    ``pairing`` joins calls. ``facts`` are those of the processes of the records that were delivered last.
     """
 
     plans: list[ProbePlan]
@@ -65,6 +67,7 @@ class Capture:
     matched: frozenset[str]
     warn: Callable[[str], None]
     pairing: Pairing = field(default_factory=Pairing)
+    facts: ProcessFacts = field(default_factory=ProcessFacts)
 
     @property
     def parts(self) -> list[Installed]:
@@ -74,8 +77,15 @@ class Capture:
         self.plans.append(plan)
         self.attached.append(attached)
 
+    def take(self, deliver: Callable[[Batch], None], batch: Batch) -> None:
+        """Join calls, learn the facts of processes, and pass the batch on."""
+        batch = self.pairing.pair(batch)
+        self.facts.take(batch)
+        deliver(batch)
+
     def enable(self) -> None:
         """Start recording. Raises ProbeRefused; for a pattern only if all its probes are refused."""
+        self.facts.begin()
         refused: dict[str, str] = {}
         for attached in self.attached:
             try:
@@ -106,6 +116,7 @@ def collected(
     *,
     single: bool = False,
     all_fields: bool = False,
+    facts: Collection[str] = (),
 ) -> Iterator[Capture]:
     """Install the probes without enabling them; stop recording on exit. Raises TracefsError.
 
@@ -113,6 +124,7 @@ def collected(
     Matches of a pattern that the kernel refuses are left out, with a warning that sums them up.
     Where possible the records are added up as they are read. With ``single`` they come one by one, with
     their process. ``all_fields``: a tracepoint without fetch arguments has all its readable fields.
+    ``facts``, of OF_PROCESS, are those of processes that `Capture.facts` has of these records.
     """
     instance = session.instance
     symbols = Symbols(instance.files)
@@ -122,8 +134,8 @@ def collected(
     found = expanded(probes, resolver, MOST, instance.probed_files)
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
     layout_ids, taken = itertools.count(), names_in_use(instance)
-    named = {probe.name for probe in probes}
-    capture = Capture([], [], None, frozenset(probe.name for probe in found) - named, session.warn)
+    matched = frozenset({probe.name for probe in found} - {probe.name for probe in probes})
+    capture = Capture([], [], None, matched, session.warn, facts=ProcessFacts(facts))
     refused: dict[str, str] = {}
     known = decoders(symbols.text, Pods(), kernel.types.words)
     try:
@@ -145,7 +157,8 @@ def collected(
                     raise TracefsError(why)
                 log.info("%s is left out: %s", each.name, why)
         capture.leave_out(refused, len(found))
-        capture.pipe = _reading(session, capture, event_source, symbols, deliver, single=single)
+        follow = partial(capture.facts.install, instance, kernel, layout_ids)
+        capture.pipe = _reading(session, capture, event_source, symbols, follow, deliver, single=single)
         yield capture
     finally:
         if capture.pipe is not None:
@@ -158,11 +171,15 @@ def _reading(
     capture: Capture,
     event_source: EventSource,
     symbols: Symbols,
+    follow: Callable[[], dict[Layout, str]],
     deliver: Callable[[Batch], None],
     *,
     single: bool,
 ) -> Pipe | None:
-    """Return the pipe from which the events are delivered, joined; None if no probe records any."""
+    """Return the pipe from which the events are delivered, joined; None if no probe records any.
+
+    ``follow`` installs the tracepoints about threads that the facts of processes need.
+    """
     layouts: dict[Layout, str] = {}
     recipes: dict[int, Recipe] = {}
     joins: dict[int, JoinRecipe] = {}
@@ -186,16 +203,18 @@ def _reading(
     buffers = BufferReader(
         session.instance,
         event_source,
-        lambda batch: deliver(capture.pairing.pair(batch)),
+        partial(capture.take, deliver),
         session.buffer_kib,
     )
+    own = follow()
     buffers.prepare(
         symbols,
-        layouts,
+        layouts | own,
         recipes,
         record_filters(one.part_filters for one in capture.attached),
         Joins(joins),
         tgid=single or wants_tgid(probes),
+        of_threads=own,
         of_all_threads={part.layout.layout_id for part in capture.parts if part.spec.role == "end"},
     )()
     return buffers.pipe

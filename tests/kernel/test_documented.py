@@ -230,6 +230,10 @@ DECODED: dict[str, Callable[[], object]] = {
     "container, short": provoked.programs_in_cgroups,
     "pod": provoked.programs_in_cgroups,
     "namespace": provoked.programs_in_cgroups,
+    "exe": provoked.programs_in_cgroups,
+    "ppid": provoked.programs_in_cgroups,
+    "parent_comm": provoked.programs_in_cgroups,
+    "uid": provoked.programs_in_cgroups,
 }
 """By row: the function that makes the decoder give the documented values."""
 

@@ -8,7 +8,10 @@ from kprobe_exporter.agent import thread_events
 from kprobe_exporter.agent.thread_events import Identities, looked_up
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.model import Config
+from kprobe_exporter.identity.processes import Processes
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.model.records import Layout
+from kprobe_exporter.plan.metric import label_spec
 
 PLAIN = "{name: p, attach: 'kprobe:f', metrics: [{counter: calls_total, labels: [comm, pid]}]}"
 LABELS = "{x: {field: tid, decode: cgroup}}"
@@ -20,7 +23,7 @@ WITHIN = "{name: w, attach: 'uprobe:/bin/sh:main', container: 'a*'}"
 
 def config(directory: Path, *probes: str) -> Config:
     file = directory / "c.yaml"
-    file.write_text(f"probes: [{', '.join(probes)}]")
+    file.write_text(f"otlp: {{metrics: {{}}}}\nprobes: [{', '.join(probes)}]")
     return load([file], DECODERS)
 
 
@@ -54,3 +57,29 @@ def test_host_ids_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(thread_events, "host_proc", lambda: tmp_path)
     identities.configure(config(tmp_path, CGROUP))
     assert identities.notice == ""
+
+
+USER = "{field: uid, decode: {map: {0: root}}}"
+FACTS = f"{{parent: parent_comm, user: {USER}, other: {{field: cpu, decode: exe}}}}"
+EXPORTED = f"{{name: e, attach: 'kprobe:f', export: {{as: log, attributes: {FACTS}}}}}"
+
+
+def test_facts_noted_for_export(tmp_path: Path) -> None:
+    loaded = config(tmp_path, EXPORTED)
+    identities = Identities(nested=False)
+    identities.configure(loaded)
+    assert identities.processes.wanted == {"exe", "parent_comm", "uid"}
+    assert identities.fact_events.wanted
+    identities.processes = Processes(Path("/nowhere"), lambda: 0, lambda time_ns: time_ns)
+    identities.processes.started(7, 8, 0, 5, b"s\x1bh")
+    identities.processes.executed(9, 9, 6, b"/bin/nine")
+    export = loaded.probes[0].export
+    assert export is not None
+    layout = Layout(1, "e", "e", "entry", "f")
+    note = identities.note(layout, [label_spec(label, DECODERS) for label in export.labels])
+    assert note is not None
+    note((1, 10, 9, 8, 8, None))  # on CPU 9
+    assert identities.attributes(8, 10) == {"parent": r"s\x1bh", "other": "/bin/nine"}
+    identities.whereabouts.forget()
+    assert identities.attributes(8, 10) is None
+    assert identities.note(layout, []) is None

@@ -110,6 +110,19 @@ def test_a_label_of_a_threads_cgroup_is_looked_up_when_the_record_comes() -> Non
     assert unknown.take()[2] == [Tally(3, 0, (None, b"bash", 77), 1, 0)]
 
 
+def test_facts_of_a_thread_looked_up_with_its_cgroup() -> None:
+    def fact(name: str, tid: int, time: int) -> bytes:
+        return b"%s of %d at %d" % (name.encode(), tid, time)
+
+    group = Group(0, keys=("tid", "tid", "tid"), cgroups=(0, 1, 2), facts=("exe", "", "uid"))
+    sums = Sums(layout(), Recipe((group,)), lambda tid, time: b"/pod", fact)
+    at = b"of %d at %d" % (record(0)[TID], record(0)[TIME])
+    expected = Tally(3, 0, (b"exe " + at, b"/pod", b"uid " + at), 1, 0)
+    sums.add(record(0))
+    assert sums.take() == (1, 1, [expected])
+    assert sums.looked_up(expected._replace(key=(record(0)[TID],) * 3), record(0)[TIME]) == expected
+
+
 class Metric:
     """One metric, the number of its refused values, and the records that it takes."""
 

@@ -8,7 +8,7 @@ import pytest
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.model import Config
 from kprobe_exporter.errors import ConfigError
-from kprobe_exporter.labels import name, usym
+from kprobe_exporter.labels import name, process, usym
 
 Load = Callable[[str], Config]
 Problems = Callable[[str], list[str]]
@@ -27,7 +27,13 @@ def _want_mapping(options: object) -> None:
         raise ValueError("map wants a mapping")
 
 
-DECODERS = {"errno": _refuse_options, "map": _want_mapping, "name": name.decoder, "usym": usym.decoder}
+DECODERS = {
+    **process.DECODERS,
+    "errno": _refuse_options,
+    "map": _want_mapping,
+    "name": name.decoder,
+    "usym": usym.decoder,
+}
 
 
 def marked(text: str) -> tuple[str, str]:

@@ -33,10 +33,35 @@ def metric(config: Load, text: str, rest: str = "") -> Metric:
             "{e: {field: return, decode: [{map: {0: ok}}, errno]}}",
             (Label("e", "return", (Decode("map", {0: "ok"}), Decode("errno"))),),
         ),
+        ("[exe, uid]", (Label("exe", "tid", (Decode("exe"),)), Label("uid", "tid", (Decode("uid"),)))),
+        (
+            "{user: {field: uid, decode: [{map: {0: root}}]}}",
+            (Label("user", "tid", (Decode("uid"), Decode("map", {0: "root"}))),),
+        ),
+        ("{other: {field: cpu, decode: exe}}", (Label("other", "cpu", (Decode("exe"),)),)),
     ],
 )
 def test_labels(config: Load, labels: str, expected: tuple[Label, ...]) -> None:
     assert metric(config, f"{{counter: a_total, labels: {labels}}}").labels == expected
+
+
+def test_fact_of_a_process_hidden_by_a_field(config: Load) -> None:
+    fetched = "fetch: {uid: $arg1}, metrics: [{counter: a_total, labels: [uid]}]"
+    [probe] = config(f"probes: [{{name: p, attach: 'kprobe:f', {fetched}}}]").probes
+    assert probe.metrics[0].labels == (Label("uid", "uid"),)
+
+
+@pytest.mark.parametrize(
+    ("labels", "at"),
+    [
+        ("[¦argv]", "labels[0]: argv"),
+        ("{a: ¦age}", "labels.a: age"),
+        ("{¦a: {field: tid, decode: argv}}", "labels.a: argv"),
+    ],
+)
+def test_fact_of_a_process_refused_as_label(refused_probe: Refused, labels: str, at: str) -> None:
+    probe = f"attach: 'kprobe:f', metrics: [{{counter: calls_total, labels: {labels}}}]"
+    refused_probe(probe, f"metrics[0].{at} differs for nearly every process")
 
 
 @pytest.mark.parametrize(

@@ -400,6 +400,18 @@ def test_signals(config: Load, signal: str, attach: str) -> None:
     assert export(config, f"{{as: {signal}}}", attach) == Export(signal)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("attributes", ["[x, argv, uid]", "{argv: argv, uid: {field: tid, decode: uid}}"])
+def test_facts_of_processes_as_attributes(config: Load, attributes: str) -> None:
+    text = f"probes: [{{definition: 'p:a f x=$arg1', export: {{as: log, attributes: {attributes}}}}}]"
+    export = config(f"otlp: {{}}\n{text}").probes[0].export
+    assert export is not None
+    assert export.attributes == (("x",) if "x" in attributes else ())
+    assert {(label.name, label.field, label.decode[0].name) for label in export.labels} == {
+        ("argv", "tid", "argv"),
+        ("uid", "tid", "uid"),
+    }
+
+
 def test_attributes_may_be_decoded_as_labels_are(config: Load) -> None:
     export = "{as: log, attributes: {e: {field: x, decode: errno}}}"
     text = f"otlp: {{}}\nprobes: [{{definition: 'p:a f x=$arg1', export: {export}}}]"

@@ -13,6 +13,7 @@ from kprobe_exporter.identity.threads import CLONE_THREAD
 from kprobe_exporter.model.records import LAYOUT_ID, TGID, TID
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.shape import shape
+from kprobe_exporter.probing import thread_tracepoints
 from tests.model import pages
 from tests.support.kernel_formats import saved
 from tests.support.page_material import Names, compiled
@@ -42,7 +43,8 @@ def test_a_process_and_its_thread_that_have_ended(tmp_path: Path, kind: Any) -> 
     machine.born(6, 6, b"parent")
     kernel = Kernel(lambda system, name: FORMATS[f"{system}/{name}"], counts_tracepoints=False)
     new, ended = (
-        thread_events._spec(followed, kernel, ids) for followed in (thread_events.NEW, thread_events.EXIT)
+        thread_tracepoints._spec(followed, kernel, ids)
+        for followed in (thread_events.NEW, thread_events.EXIT)
     )
     own: Any = SimpleNamespace(parts=[SimpleNamespace(layout=new.layout)])
     parser = kind(

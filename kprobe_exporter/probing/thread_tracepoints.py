@@ -1,0 +1,106 @@
+"""Tracepoints about threads that a program records for itself, in a second instance."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from kprobe_exporter.config.model import Attach, Probe
+from kprobe_exporter.errors import ProbeRefused, TracefsError
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.identity.processes import Processes
+from kprobe_exporter.model.records import TID, TIME, Layout, Record
+from kprobe_exporter.model.specs import ProbeSpec
+from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.tracepoint import tracepoint_specs
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed, install
+
+
+class Followed(NamedTuple):
+    """A tracepoint about threads. ``fields`` maps our names of its fields to the kernel's."""
+
+    system: str
+    event: str
+    fields: Mapping[str, str] = {}
+
+
+STARTED = Followed("task", "task_newtask", {"child": "pid", "flags": "clone_flags", "name": "comm"})
+EXECUTED = Followed("sched", "sched_process_exec", {"path": "filename", "old": "old_pid"})
+
+PROCESS_EVENTS = (STARTED, EXECUTED)
+"""The tracepoints from which `Processes` learns."""
+
+
+@dataclass(eq=False)
+class OwnTracepoints:
+    """Tracepoints that are installed together while they are ``wanted``, without definitions.
+
+    They are in a second instance, and need pages: in text, an unprivileged user could forge these events by a
+    file's name. ``without`` says what the agent does without them. The reader's thread calls ``begin`` when
+    recording has begun.
+    """
+
+    _followed: Sequence[Followed]
+    without: str
+    begin: Callable[[], None] = lambda: None
+    wanted: bool = False
+    enabled: bool = False
+    parts: tuple[Installed, ...] = ()
+
+    def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> str | None:
+        """Install them if they are wanted, else disable them. Return why they cannot be installed."""
+        if not self.wanted:
+            self.disable()
+        if not self.wanted or self.parts:
+            return None
+        if not kernel.binary:
+            return ", where events are read as text"
+        try:
+            threads = instance.open_threads()
+            for one in self._followed:
+                self.parts += (install(threads, _spec(one, kernel, layout_ids), set()),)
+        except (ProbeRefused, TracefsError) as error:
+            self.disable()
+            return f": {error}"
+        except BaseException:
+            self.disable()
+            raise
+        return None
+
+    def enable(self) -> None:
+        """Start recording; call ``begin`` afterwards. Raises ProbeRefused."""
+        for part in self.parts:
+            part.enable()
+        self.enabled = True
+
+    def disable(self) -> None:
+        """Stop recording, and forget what is installed. Never raises."""
+        for part in self.parts:
+            part.disable()
+        self.parts, self.enabled = (), False
+
+
+def process_handlers(own: OwnTracepoints, processes: Processes) -> Mapping[Layout, Callable[[Record], None]]:
+    """Return the functions that pass the records of PROCESS_EVENTS on to ``processes``, in time order."""
+    return {part.layout: _process_handler(part.event, part.layout, processes) for part in own.parts}
+
+
+def _process_handler(event: str, layout: Layout, processes: Processes) -> Callable[[Record], None]:
+    if event == STARTED.event:
+        child, flags, name = map(layout.index, ("child", "flags", "name"))
+        start = processes.started
+        return lambda record: start(record[TID], record[child], record[flags], record[TIME], record[name])
+    path, old = layout.index("path"), layout.index("old")
+    return lambda record: processes.executed(record[old], record[TID], record[TIME], record[path])
+
+
+def _spec(followed: Followed, kernel: Kernel, layout_ids: Iterator[int]) -> ProbeSpec:
+    """Plan the tracepoint itself: an eprobe on it would only copy its event."""
+    target = Target(Kind.TRACEPOINT, system=followed.system, event=followed.event)
+    attach = Attach(target, followed.fields, None, None)
+    probe = Probe(followed.event, "", (attach,), aggregate="events")
+    uncounted = replace(kernel, counts_tracepoints=False)
+    for way in tracepoint_specs(probe, attach, set(followed.fields), uncounted, layout_ids, 1):
+        if isinstance(way, ProbeSpec) and way.file is None:
+            return replace(way, role="own")
+    raise ProbeRefused(f"this kernel has no {target} that can be read.")

@@ -1,0 +1,80 @@
+"""trace.facts: each record has the facts of its process at its place in the stream."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kprobe_exporter.identity.processes import Processes
+from kprobe_exporter.model.records import OF_THREADS, Batch, Layout, Loss, Record
+from kprobe_exporter.model.values import Arg
+from kprobe_exporter.probing.thread_tracepoints import PROCESS_EVENTS
+from kprobe_exporter.trace import facts as module
+from kprobe_exporter.trace.facts import ProcessFacts
+
+NEW_FIELDS = Arg("child", "int"), Arg("flags", "int"), Arg("name", "str")
+STARTED = Layout(1, "own", "task_newtask", "tracepoint", "", NEW_FIELDS)
+EXECUTED = Layout(2, "own", "sched_process_exec", "tracepoint", "", (Arg("path", "str"), Arg("old", "int")))
+PARENT, CHILD = 7, 8
+
+
+def record(layout_id: int, time_ns: int, tid: int, *values: object) -> Record:
+    return (layout_id, time_ns, 0, tid, tid, None, *values)
+
+
+@pytest.fixture
+def facts(monkeypatch: pytest.MonkeyPatch) -> ProcessFacts:
+    parts = tuple(
+        SimpleNamespace(layout=layout, event=followed.event, system=followed.system)
+        for layout, followed in zip((STARTED, EXECUTED), PROCESS_EVENTS, strict=True)
+    )
+
+    class Own:
+        def __init__(self, *_: object, wanted: bool) -> None:
+            self.wanted, self.parts = wanted, parts
+
+        def follow(self, *_: object) -> None:
+            return None
+
+    monkeypatch.setattr(module, "OwnTracepoints", Own)
+    made = ProcessFacts(("exe", "ppid"), Processes(Path("/nowhere"), lambda: 0, lambda time_ns: time_ns))
+    no_threads: Any = SimpleNamespace(threads=None)
+    assert made.install(no_threads, no_threads, iter(())) == {STARTED: "task", EXECUTED: "sched"}
+    return made
+
+
+def test_facts_before_and_after_an_exec(facts: ProcessFacts) -> None:
+    early, late = record(9, 20, CHILD), record(9, 40, CHILD)
+    other = record(9, 45, PARENT)
+    own = [
+        record(1, 5, 1, PARENT, 0, b"init"),
+        record(1, 10, PARENT, CHILD, 0, b"sh"),
+        record(2, 30, CHILD, b"/bin/ls", CHILD),
+    ]
+    batch = Batch(records=sorted([*own, early, late, other], key=lambda one: one[1]))
+    facts.take(batch)
+    assert batch.records == [early, late, other]
+    assert [facts.of(one, "exe") for one in batch.records] == [None, b"/bin/ls", None]
+    assert [facts.of(one, "ppid") for one in batch.records] == [PARENT, PARENT, None]
+    facts.take(Batch())
+    assert facts.of(late, "exe") == b"/bin/ls"  # a record may wait for its stack in the next batch
+    facts.take(Batch())
+    assert facts.of(late, "exe") is None
+
+
+def test_facts_after_a_loss(facts: ProcessFacts) -> None:
+    facts.take(Batch(records=[record(2, 30, CHILD, b"/bin/ls", CHILD)]))
+    facts.take(Batch(losses=[Loss(0, 31, 32)]))
+    kept = record(9, 33, CHILD)
+    facts.take(Batch(records=[kept]))
+    assert facts.of(kept, "exe") == b"/bin/ls"
+    after = record(9, 35, CHILD)
+    facts.take(Batch(records=[after], losses=[Loss(OF_THREADS, 33, 34)]))
+    assert facts.of(after, "exe") is None
+
+
+def test_no_facts_wanted() -> None:
+    batch = Batch(records=[record(9, 20, CHILD)])
+    ProcessFacts().take(batch)
+    assert len(batch.records) == 1
