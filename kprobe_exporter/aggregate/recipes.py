@@ -130,7 +130,7 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
     numbers = {kinds.get(group.value) for group in groups if group.value is not None}
     keys = {key for group in groups for key in group.keys}
-    if any(arg.name in keys for arg in layout.args if arg.kind == "texts"):
+    if any(arg.name in keys for arg in layout.args if arg.kind in ("texts", "vector")):
         return "an array of strings is a label"
     if numbers & {"char", "symbol", "comm", "program"}:
         return "a value is no plain number"

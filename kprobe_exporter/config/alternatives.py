@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from kprobe_exporter.config.fields import Fetched
 from kprobe_exporter.config.model import Attach
 from kprobe_exporter.config.schema import AttachModel, HalfModel, PairModel, ProbeModel
 from kprobe_exporter.config.sites import (
@@ -217,7 +218,7 @@ class _Pair:
         self,
         half: str | HalfModel,
         at: Path,
-        fetch: Mapping[str, str | list[str] | None],
+        fetch: Mapping[str, Fetched],
         returns: str | None,
     ) -> Alternative:
         """Build one event, which on a tracepoint also fetches the fields of the key."""

@@ -136,17 +136,16 @@ class DefinitionReader:
                 self.report(("fetch", name), sentence, at_key=True)
             elif not self.on_event:
                 yield name, arg.body
-            elif field := self._field(arg):
-                yield name, field
+            else:
+                yield name, self._field(arg)
 
-    def _field(self, arg: FetchArg) -> str | None:
-        """Return the event's field that is fetched, whose type is the event's own; None if it is refused."""
+    def _field(self, arg: FetchArg) -> str:
+        """Return the event's field that is fetched, whose type is the event's own, or memory behind one."""
         if arg.expression in EITHER:
             return arg.expression
         field = arg.expression.removeprefix("$")
-        if not re.fullmatch(r"\w+", field) or arg.count:
-            self.wrong("of an event, this version fetches its fields only, as NAME=$FIELD", arg.body)
-            return None
+        if not re.fullmatch(r"\w+", field):
+            return arg.body
         if arg.type:
             self.warn(f"{arg.expression} is read by the event's own type, and not as {arg.type}", arg.body)
         return field

@@ -26,6 +26,7 @@ from kprobe_exporter.config.model import CpuShare, Threshold, return_type
 from kprobe_exporter.config.wording import nearest, quote
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import parse_definition
+from kprobe_exporter.grammar.fetch import LARGEST_ARRAY
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import SECONDS
@@ -182,11 +183,35 @@ To: TypeAlias = Annotated[
     Field(examples=["kprobe:tcp_retransmit_skb", "tracepoint:sched:sched_process_exec"]),
 ]
 Returns: TypeAlias = Annotated[str, _valid(return_type), Field(examples=["int", "long"])]
+
+
+class ProgramText(Strict):
+    """Text in a program's memory, behind an argument of a system call: one string, or an array of them."""
+
+    string: str | None = None
+    """The argument that points to a string."""
+    strings: str | None = None
+    """The argument that points to an array of strings, as `argv` of execve; blanks join them to one text."""
+    max: Annotated[int, Field(ge=1, le=LARGEST_ARRAY - 1)] = 8
+    """How many of `strings` are read at most; `...` stands for further ones."""
+
+    @model_validator(mode="after")
+    def _one(self) -> "ProgramText":
+        if (self.string is None) == (self.strings is None):
+            raise ValueError("write {string: ARGUMENT}, or {strings: ARGUMENT, max: 8}")
+        return self
+
+
+Fetched: TypeAlias = str | list[str] | ProgramText | None
 _Fetched: TypeAlias = Annotated[
     Annotated[None, Tag("<null>")]
     | Annotated[str, Tag("<text>")]
-    | Annotated[list[str], Field(min_length=1, max_length=8), Tag("<list>")],
-    shapes("what is fetched is a text as sk->sk_protocol or $arg1:u32, a list of these, or null"),
+    | Annotated[list[str], Field(min_length=1, max_length=8), Tag("<list>")]
+    | Annotated[ProgramText, Tag("<mapping>")],
+    shapes(
+        "what is fetched is a text as sk->sk_protocol or $arg1:u32, a list of these, {string: ARGUMENT},"
+        " or null"
+    ),
 ]
 Fetch: TypeAlias = dict[Annotated[str, Field(pattern=FETCH_NAME)], _Fetched]
 Name: TypeAlias = Annotated[str, Field(pattern=METRIC_NAME)]

@@ -122,6 +122,8 @@ class Attach:
     ``absent`` are the fetch arguments that are null: this alternative has no such field. ``paths`` are the
     fetch arguments that lead into structures, each with all its alternatives, of which the first that the
     kernel's types have counts; ``fetch`` has the first one. ``read`` is what planning makes of them.
+    ``vectors`` are those of ``fetch`` that are arrays of strings up to a null pointer, as argv: blanks join
+    their strings to one text.
 
     A call or a pair starts with one of ``begins`` and ends with ``end``; these hold what is fetched and
     what the kernel filters. ``filter`` is then the rest, which the agent evaluates, with the agent's
@@ -143,6 +145,7 @@ class Attach:
     absent: frozenset[str] = frozenset()
     paths: Mapping[str, tuple[WrittenPath, ...]] = field(default_factory=dict)
     read: Mapping[str, Reading] = field(default_factory=dict)
+    vectors: frozenset[str] = frozenset()
 
     @property
     def again(self) -> bool:

@@ -207,7 +207,7 @@ class ProbeModel(Strict):
     """Instead of `attach`, a line of the kernel's own grammar, as kprobe_events takes it."""
     fetch: Fetch | None = None
     """NAME to the kernel's fetch argument, as `"$arg3:u64"`, or to a member, as `sk->sk_protocol`; on a
-    tracepoint NAME to its field."""
+    tracepoint NAME to its field, or to memory behind it, as `"+0($filename):ustring"`."""
     filter: Filter | None = None
     """The kernel's own filter, evaluated in the kernel; it may use `return`."""
     returns: Returns | None = None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.model import ERRNO, GUESSED_RETURN, Attach, WrittenPath, return_type
+from kprobe_exporter.config.program_text import filtered_strings, is_vector, spelled, string_behind
 from kprobe_exporter.config.schema import AttachModel, HalfModel, ProbeModel
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.config.yaml_source import Report
@@ -21,7 +22,7 @@ from kprobe_exporter.grammar.evaluate import (
 )
 from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
 from kprobe_exporter.grammar.fetch import MOST_ARGS, FetchArg, check_name, inner_path, parse_fetch
-from kprobe_exporter.grammar.filter import KERNEL_WORDS, parse_filter
+from kprobe_exporter.grammar.filter import KERNEL_WORDS, USER_STRING, parse_filter
 from kprobe_exporter.grammar.formula import DURATION, Comparison, split
 from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.members import is_path, split_type
@@ -105,6 +106,9 @@ class AlternativeBuilder:
         fetch = probe.fetch or {}
         self.fetch = {name: text for name, text in fetch.items() if text is not None}
         self.absent = frozenset(fetch.keys() - self.fetch.keys())
+        self.strings = filtered_strings(probe.filter, self.fetch, target)
+        for word, name in self.strings.items():
+            self.fetch.setdefault(name, string_behind(word))
         self.returns = self._returns(probe.returns)
         self.fields: dict[str, FieldType | None] = {**_COMMON}
         self.compared: dict[str, FieldType] = {}  # the filter's fields whose types are known here
@@ -119,15 +123,15 @@ class AlternativeBuilder:
         for name, written in self.fetch.items():
             path = (*self.places["fetch"], name)
             self.fields[name] = None
-            texts = {path: written} if isinstance(written, str) else _numbered(path, written)
+            texts = _numbered(path, written) if isinstance(written, list) else {path: written}
             found = []
             for at, text in texts.items():
                 try:
                     self._check_name(name, path)
-                    found.append(self._fetched(name, text, at))
+                    found.append(self._fetched(name, spelled(text, self.target), at))
                 except GrammarError as error:
                     self.report(at, self._here(error.message, "fetch"), column=error.column)
-            if not isinstance(written, str) and not all(map(self._is_path, found)):
+            if isinstance(written, list) and not all(map(self._is_path, found)):
                 self.report(path, "a list is for paths into the kernel's structures, such as sk->sk_protocol")
             if len(found) < len(texts):
                 continue
@@ -141,10 +145,17 @@ class AlternativeBuilder:
                 self._check_name(name, (*self.places["fetch"], name))
             except GrammarError as error:
                 self.report((*self.places["fetch"], name), error.message, column=error.column)
-        self._check_filter()
+        filter_text = self._checked_filter()
         guessed = self.returns is not None and self.probe.returns is None
         attach = Attach(
-            self.target, fetch, self.probe.filter, self.returns, guessed, absent=self.absent, paths=paths
+            self.target,
+            fetch,
+            filter_text,
+            self.returns,
+            guessed,
+            absent=self.absent,
+            paths=paths,
+            vectors=frozenset(name for name, written in self.fetch.items() if is_vector(written)),
         )
         return Alternative(_in_halves(attach) if self.target.is_call else attach, self.fields)
 
@@ -223,7 +234,7 @@ class AlternativeBuilder:
         return text if self.target.kind.in_file and "$arg" in text else found.body
 
     def _on_event(self, name: str, text: str) -> str:
-        """Return the name of a tracepoint's field, or a path from one. Raises GrammarError."""
+        """Return the name of a tracepoint's field, or memory or a path from one. Raises GrammarError."""
         if text in EITHER:
             return COMMON_COMM if text == "$COMM" else text
         if text in COMMON.keys() - {COMMON_COMM}:
@@ -231,11 +242,20 @@ class AlternativeBuilder:
         if NAME.fullmatch(text):
             return text
         if not self._is_path(text):
-            sentence = f"on a tracepoint this is the name of one of its fields, not {quote(text)}"
-            raise GrammarError(sentence)
+            if not text.startswith(("+", "-")):
+                raise GrammarError(
+                    "on a tracepoint this is the name of one of its fields, or memory behind one as"
+                    f" +8($FIELD):u32, not {quote(text)}"
+                )
+            found = parse_fetch(text, FetchSite("event"))
+            self.fields[name] = _as_read(found)
+            if self.target.is_joined:
+                self.compared[name] = _as_read(found)
+            return found.body
         if self.target.kind is Kind.SYSCALL or self.target.system == "syscalls":
             raise GrammarError(
-                "a system call's pointers lead into the program's memory: fetch its fields alone"
+                "a system call's pointers lead into the program's memory, whose types are not known: read it"
+                " as +0($FIELD):ustring or +8($FIELD):u32"
             )
         found = parse_fetch(text)
         if found.type is not None:
@@ -245,16 +265,17 @@ class AlternativeBuilder:
     def _is_path(self, text: str) -> bool:
         return not self.target.kind.in_file and is_path(inner_path(split_type(text)[0])[1])
 
-    def _check_filter(self) -> None:
+    def _checked_filter(self) -> str | None:
+        """Check the filter, and return it with the names of the strings that are fetched for it."""
         if self.probe.filter is None:
-            return
+            return None
         try:
             # The kernel compares no fractions; the agent, which filters calls and pairs, does.
-            parts = parse_filter(self.probe.filter, fractions=self.target.is_joined).comparisons
+            parsed = parse_filter(self.probe.filter, fractions=self.target.is_joined).rename(self.strings)
         except GrammarError as error:
             self.report(self.places["filter"], self._here(error.message, "filter"), column=error.column)
-            return
-        for part in parts:
+            return self.probe.filter
+        for part in parsed.comparisons:
             if no_time := wrong_time(part, self.compared.get(part.name)):
                 self.report(self.places["filter"], self._here(no_time, "filter"), column=part.value_column)
                 continue
@@ -265,6 +286,7 @@ class AlternativeBuilder:
                 self.report(self.places["filter"], self._here(why, "filter"), column=part.column)
             elif self.target.is_joined and (odd := odd_duration(part)):
                 self.report.warn(self.places["filter"], odd, column=part.column)
+        return parsed.render() if self.strings else self.probe.filter
 
     def _wrong_in_filter(self, name: str) -> str | None:
         kind = self.target.kind
@@ -308,6 +330,9 @@ def odd_duration(part: Comparison) -> str | None:
 
 def no_field(name: str, usable: Iterable[str]) -> str:
     """Return the sentence that refuses a filter on a field that is not fetched."""
+    if name.endswith(USER_STRING):
+        field = name.removesuffix(USER_STRING)
+        return f"{name!r} is for a tracepoint's fields: fetch +0({field}):ustring, and compare that"
     if name in COMMON_FIELDS:
         return f"{name!r} is not read with an event, so what takes time cannot be filtered by it"
     return f"there is no field {quote(name)} to filter on: fetch it{closest(name, usable)}"
@@ -328,7 +353,7 @@ def _in_halves(attach: Attach) -> Attach:
     return replace(
         attach,
         filter=late.rename(names).render() if late else None,
-        begins=(Attach(enter, attach.fetch, in_kernel, None, absent=attach.absent, paths=attach.paths),),
+        begins=(replace(attach, target=enter, filter=in_kernel, returns=None, guessed=False),),
         end=Attach(leave, returned, in_kernel, attach.returns, attach.guessed),
     )
 

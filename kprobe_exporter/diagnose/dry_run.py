@@ -15,6 +15,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.snapshot import ShownState, summary
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import Alternative, JoinedSpec, Kernel, cannot_share, plan_probe
+from kprobe_exporter.plan.system_call import function_of
 from kprobe_exporter.plan.typed import REGISTERS
 from kprobe_exporter.probing.container_files import ContainerFiles
 from kprobe_exporter.probing.event_source import choose
@@ -305,5 +306,7 @@ def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:
         yield one.target.symbol
         with suppress(ProbeRefused):
             yield kernel.place(one.target)[0].symbol
+        if not kernel.eprobes and one.target.kind is Kind.TRACEPOINT and one.target.enters_system_call:
+            yield kernel.place(function_of(one.target))[0].symbol
         for text in one.fetch.values():
             yield from (found["symbol"] for found in FETCHED.finditer(text) if found["symbol"])

@@ -36,6 +36,10 @@ def in_kernels_words(text: str) -> str:
 
 
 _FIELD = re.compile(r"[A-Za-z0-9_]+")
+
+USER_STRING = ".ustring"
+"""Behind the name of a tracepoint's field: the program's string to which the field points (since 5.17)."""
+
 _OPERATOR = re.compile(r"~|!=|==|<=|<|>=|>|&(?!&)")
 _SIGN = re.compile(r"\|\||&&|[()]")
 _NOT = re.compile(r"!(?![=~])")
@@ -111,6 +115,8 @@ class _Parser(PrecedenceParser[Node]):
         if not found:
             fail("a field's name must be here, as in count > 4096", self.text, self.at)
         name, column = found[0], self.at
+        if self.text.startswith(USER_STRING, found.end()):
+            name += USER_STRING
         self.skip(len(name))
         operator = _OPERATOR.match(self.text, self.at)
         if not operator:
@@ -118,6 +124,8 @@ class _Parser(PrecedenceParser[Node]):
         self.skip(len(operator[0]))
         sign: Operator = operator[0]  # type: ignore[assignment]  # the pattern matches only operators
         start, time = self.at, _TIME.match(self.text, self.at)
+        if name.endswith(USER_STRING) and not self.text.startswith(('"', "'"), start):
+            fail(f"{name} is a string: put what it is compared with in quotes", self.text, start)
         value: int | float | str
         written, unit = "", ""
         if self.text.startswith(('"', "'"), start):
@@ -131,9 +139,8 @@ class _Parser(PrecedenceParser[Node]):
 
     def fail_operator(self, name: str) -> NoReturn:
         rest = self.text[self.at :]
-        for modifier in (".ustring", ".function"):
-            if rest.startswith(modifier):
-                fail(f"{name}{modifier} is not done here, compare {name} itself", self.text, self.at)
+        if rest.startswith(".function"):
+            fail(f"{name}.function is not done here, compare {name} itself", self.text, self.at)
         hint = next((hint for wrong, hint in _INSTEAD.items() if rest.startswith(wrong)), None)
         hint = hint or "there are ~ == != < <= > >= &"
         fail(f"after {name!r} must come an operator, {hint}", self.text, self.at)

@@ -74,6 +74,9 @@ LONGEST = 1024
 SYSTEM_CALL = "sys_"
 """A function ``sys_NAME`` that does not exist stands for the function behind the system call NAME."""
 
+SYSTEM_CALLS, SYSTEM_CALL_ENTRY = "syscalls", "sys_enter_"
+"""The system of the tracepoints of system calls, and how the names of their entries begin."""
+
 _SHORT = {
     **dict.fromkeys(("k", "p"), Kind.KPROBE),
     **dict.fromkeys(("kr", "r"), Kind.KRETPROBE),
@@ -162,6 +165,12 @@ class Target:
     def is_joined(self) -> bool:
         """Whether it joins two events into one record, which then has a duration."""
         return self.is_call or self.kind is Kind.PAIR
+
+    @property
+    def enters_system_call(self) -> bool:
+        """Whether it sees a system call with its arguments."""
+        enters = self.system == SYSTEM_CALLS and self.event.startswith(SYSTEM_CALL_ENTRY)
+        return self.kind is Kind.SYSCALL or enters
 
     @property
     def halves(self) -> tuple["Target", "Target"]:

@@ -5,11 +5,23 @@ from typing import Literal, NamedTuple, TypeAlias
 from kprobe_exporter.model.records import Layout
 
 FieldKind: TypeAlias = Literal[
-    "unsigned", "signed", "char", "symbol", "text", "dynamic", "relative", "array", "texts", "comm", "program"
+    "unsigned",
+    "signed",
+    "char",
+    "symbol",
+    "text",
+    "dynamic",
+    "relative",
+    "array",
+    "texts",
+    "vector",
+    "comm",
+    "program",
 ]
 """``symbol`` is a kernel address, ``text`` a NUL-terminated string in the record. ``__data_loc`` (an offset
 from the record's start) leads to a ``dynamic`` string, ``__rel_loc`` (an offset from the field's end) to a
-``relative`` one. ``texts`` is an array of strings. ``comm``, the thread's name, is not in the record.
+``relative`` one. ``texts`` is an array of strings. ``vector`` is one up to the first null of the
+pointers at its guard, which are one more than its strings. ``comm``, the thread's name, is not in the record.
 ``program`` is a ``dynamic`` path, of which the value is the name that the kernel gives its thread."""
 
 

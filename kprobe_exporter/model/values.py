@@ -9,10 +9,11 @@ Value: TypeAlias = int | bytes | None
 """A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
 
 
-ArgKind = Literal["int", "hex", "char", "bare", "str", "texts", "comm", "program"]
+ArgKind = Literal["int", "hex", "char", "bare", "str", "texts", "vector", "comm", "program"]
 """How the kernel prints an argument: a number in C syntax, hexadecimal digits without 0x, one character in
 quotes, text without quotes (symbols, and arrays of numbers or characters), a quoted string, an array of
-quoted strings. ``comm`` is the thread's name: it is not in the event, but looked up by the thread's id.
+quoted strings. ``vector`` is such an array up to a null pointer, as argv, whose strings become one text.
+``comm`` is the thread's name: it is not in the event, but looked up by the thread's id.
 ``program`` is the name that a thread takes from the path of the program that it executes."""
 
 

@@ -170,4 +170,5 @@ def _is_plain(way: ProbeSpec | Unsupported) -> bool:
         return False
     if way.filter is not None or way.residual_filter is not None:
         return False
-    return not way.layout.pattern and all(arg.kind != "comm" for arg in way.layout.args)
+    cut = any(arg.field.startswith("__") for arg in way.layout.args)  # a copied string, as __filename_val
+    return not (way.layout.pattern or cut) and all(arg.kind != "comm" for arg in way.layout.args)

@@ -52,7 +52,7 @@ class Kernel:
     has ``$argN`` itself (since 4.20). ``no_user_stacks`` says in a clause why it records no stacks of
     programs. ``near`` takes the system and the event of a tracepoint that does
     not exist, and returns ``, did you mean …?`` or nothing. ``types`` are the kernel's structures, read
-    when they are needed.
+    when they are needed. ``eprobes`` is False if the kernel surely has none.
     """
 
     event_format: Callable[[str, str], str | None]
@@ -67,6 +67,7 @@ class Kernel:
     no_user_stacks: str | None = None
     near: Callable[[str, str], str] = lambda system, event: ""
     types: KernelTypes = field(default_factory=lambda: KernelTypes(_no_types))
+    eprobes: bool = True
 
 
 def _no_types(name: str) -> bytes:

@@ -91,10 +91,11 @@ def _field(arg: Arg, known: dict[str, FormatField], event: str, probe: bool) -> 
         if not found.type.startswith("__data_loc"):
             raise GrammarError(f"the field '{found.name}' of {event} is not the text that is expected")
         return Field("program", found.offset, found.size)
-    if arg.kind == "texts":
-        return Field("texts", found.offset, found.size, length=found.size // 4, fault=True)
+    if arg.kind in ("texts", "vector"):
+        return Field(arg.kind, found.offset, found.size, length=found.size // 4, fault=True)
     if found.text:
-        return Field(_string_kind(found), found.offset, found.size, fault=probe)
+        copied = found.name.startswith("__")  # from a program's memory, as __filename_val
+        return Field(_string_kind(found), found.offset, found.size, fault=probe or copied)
     if found.array or "[" in arg.type:
         return _array(arg, found, event)
     if not probe and (typed := INTEGERS.get(arg.type)):

@@ -1,5 +1,6 @@
 """A tracepoint: an eprobe on it where the kernel has eprobes, else the tracepoint's own event."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,11 @@ from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys
 from kprobe_exporter.plan.metric import COUNTED, events_for, residual
 from kprobe_exporter.plan.names import named, of_event
 from kprobe_exporter.plan.read_members import members_note, resolved, unlike, where_all_are_there
+from kprobe_exporter.plan.system_call import FIELD, entry_by_kprobe, function_of
+from kprobe_exporter.plan.vectors import as_texts, with_pointers
+
+USER_TEXT = re.compile(r"\+u?0\(\$(\w+)\):ustring")
+"""The fetch argument of a program's string to which a field points."""
 
 ON_EVENT = FetchSite("event")
 ADDRESS_BYTES = 8
@@ -47,6 +53,7 @@ def tracepoint_specs(
     try:
         form = _typed(parse_format(text), attach)
         attach, memory = _behind_fields(attach, form, kernel.types)
+        memory, pointers = with_pointers(memory, attach, pages=kernel.binary)
         fields = EventFields.of(attach, form, wanted, memory.keys())
         attach = fields.attach
     except GrammarError as error:
@@ -58,12 +65,19 @@ def tracepoint_specs(
         return [named(way, names) for way in tracepoint.in_kernel(max_series)]
     because = events_for(probe, attach, wanted)
     first = [tracepoint.counted()] if counted and because is None else []
-    ways = [tracepoint.eprobe(), tracepoint.own(wanted)]
-    if attach.filter is not None:
-        ways = [tracepoint.eprobe(), *tracepoint.filtered(attach.filter, wanted, counted=counted)]
+    ways, itself = [tracepoint.eprobe()], tracepoint.with_copied_strings()
+    if attach.filter is None:
+        ways.append(itself.own(wanted))
+    else:
+        ways += itself.filtered(attach.filter, wanted, counted=counted)
+    if memory and not kernel.eprobes and attach.target.enters_system_call:
+        used = {name: field for name, field in fields.used.items() if name not in memory}
+        ways.append(
+            entry_by_kprobe(probe, attach, form, used, memory, wanted, kernel, layout_ids, max_series)
+        )
     reason = because or "this kernel counts a tracepoint in no other way"
     found = first + [way if isinstance(way, Unsupported) else _because(way, reason) for way in ways]
-    return [named(way, names) for way in found]
+    return [as_texts(named(way, names), pointers) for way in found]
 
 
 def _because(way: ProbeSpec, reason: str) -> ProbeSpec:
@@ -146,7 +160,7 @@ class _Tracepoint:
             args.append((f"{arg.shown}=${comm}:string", arg))
         if refusal := too_many(len(args)):
             return Unsupported(str(target), refusal)
-        args.sort(key=lambda arg: arg[1].kind == "str")  # strings last: see function._event_args
+        args.sort(key=lambda arg: arg[1].kind in ("str", "texts"))  # strings last: see function._event_args
         layout = Layout(
             layout_id,
             probe,
@@ -164,11 +178,27 @@ class _Tracepoint:
             spec, note=members_note({name: arg.body for name, arg in self.memory.items()}, self.attach)
         )
 
+    def with_copied_strings(self) -> "_Tracepoint":
+        """Return it with the strings that the event holds a copy of, as a system call's since Linux 7.0.
+
+        The kernel cuts a copy at ``syscall_user_buf_size`` bytes, so an eprobe is tried first.
+        """
+        copies = {
+            name: copy
+            for name, arg in self.memory.items()
+            if (read := USER_TEXT.fullmatch(arg.body)) and (copy := f"__{read[1]}_val") in self.form.fields
+        }
+        attach = replace(self.attach, fetch={**self.attach.fetch, **copies})
+        fields = replace(self.fields, attach=attach, used={**self.fields.used, **copies})
+        memory = {name: arg for name, arg in self.memory.items() if name not in copies}
+        return replace(self, attach=attach, fields=fields, memory=memory)
+
     def own(self, wanted: set[str]) -> ProbeSpec | Unsupported:
         """Return the tracepoint's own event, still without a filter. Only the ``wanted`` fields are read."""
         event, layout_id, probe = self.attach.target.event, next(self.layout_ids), self.probe.name
-        if behind := sorted(self.attach.read.keys() & wanted):
-            reason = f"'{behind[0]}' is behind a field, which only an eprobe can follow"
+        guards = {guard for reading in self.attach.read.values() for guard in reading.guards}
+        if behind := sorted(self.memory.keys() & wanted - guards):
+            reason = f"'{behind[0]}' is behind a field, which only an eprobe can follow: {self._instead()}"
             return Unsupported(str(self.attach.target), reason)
         shown = {name: field for name, field in self.fields.used.items() if name in wanted | {"return"}}
         try:
@@ -188,6 +218,12 @@ class _Tracepoint:
             user_stack=self.probe.user_stack,
         )
         return described(self.attach, layout)
+
+    def _instead(self) -> str:
+        """Return what to attach to where no eprobe can be made."""
+        if self.attach.target.enters_system_call:
+            return f"attach to {function_of(self.attach.target)}, which has the arguments as $arg1 and so on"
+        return "attach to a function that has the value, as kprobe:FUNCTION, and fetch its $arg1 and so on"
 
     def _in_text(self, shown: dict[str, str]) -> tuple[bytes, tuple[Arg, ...]]:
         """Return the pattern of the event's text, and the arguments that the text shows."""
@@ -263,8 +299,6 @@ def _behind_fields(
     attach: Attach, form: EventFormat, types: KernelTypes
 ) -> tuple[Attach, dict[str, FetchArg]]:
     """Return the same without what is behind its fields, and the arguments of an eprobe that read that."""
-    if not attach.paths:
-        return attach, {}
 
     def root(name: str) -> str:
         field = name.removeprefix("$")
@@ -277,9 +311,13 @@ def _behind_fields(
             raise GrammarError(f"the field '{field}' is {found.type}, no address")
         return f"${field}"
 
-    found = resolved(attach, types, root, lambda name: None, ON_EVENT)
+    found = resolved(attach, types, root, lambda name: None, ON_EVENT) if attach.paths else attach
     names = [name for name in found.fetch if name in found.read or name not in attach.fetch]
+    names += [name for name, text in attach.fetch.items() if text.startswith(("+", "-"))]
     memory = {name: parse_fetch(found.fetch[name], ON_EVENT, name=name) for name in names}
+    for arg in memory.values():
+        if field := FIELD.search(arg.expression):
+            root(field[1])
     return replace(found, fetch={k: v for k, v in attach.fetch.items() if k not in memory}), memory
 
 

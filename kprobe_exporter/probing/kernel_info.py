@@ -10,6 +10,7 @@ from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.config.model import Attach, Probe
 from kprobe_exporter.elf import locate, locate_usdt, matching_usdt
 from kprobe_exporter.errors import GrammarError, ProbeRefused
+from kprobe_exporter.grammar.expression import Need
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.typed import MACHINES, Prototypes, look_up
@@ -52,6 +53,7 @@ def known_kernel(
         no_user_stacks=_no_user_stacks(probes, files),
         near=partial(near_tracepoint, instance.files),
         types=types,
+        eprobes=_reads_eprobes(files),
     )
 
 
@@ -130,6 +132,12 @@ def _machine(kernel: KernelFiles) -> str | None:
     if not files.exists("README") or b"$arg<N>" in files.read("README"):
         return None
     return MACHINES.get(kernel.machine, kernel.machine)
+
+
+def _reads_eprobes(kernel: KernelFiles) -> bool:
+    """Return whether tracefs' README knows eprobes (since 5.15). A kernel that knows them may lack them."""
+    files = kernel.tracefs
+    return not files.exists("README") or Need.EPROBE.encode() in files.read("README")
 
 
 def _prototypes(

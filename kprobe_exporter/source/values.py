@@ -64,6 +64,7 @@ def _plain(field: Field, names: Names) -> Read:
         "dynamic": lambda data, start, end, tid: _located(field, data, start, start + at, end),
         "relative": lambda data, start, end, tid: _located(field, data, start, start + at, end),
         "texts": lambda data, start, end, tid: _texts(field, data, start, end),
+        "vector": lambda data, start, end, tid: _vector(field, data, start, end),
     }
     return readers[field.kind]
 
@@ -88,6 +89,23 @@ def _texts(field: Field, data: Buffer, start: int, end: int) -> bytes:
     first = start + field.offset
     found = [_located(field, data, start, at, end) for at in range(first, first + field.size, 4)]
     return b"{" + b",".join(b"(fault)" if text is None else b'"' + text + b'"' for text in found) + b"}"
+
+
+def _vector(field: Field, data: Buffer, start: int, end: int) -> bytes | None:
+    """Return the strings of an argv joined by blanks, with ``...`` for further ones.
+
+    None if one of them is unreadable.
+    """
+    [guard] = field.guards
+    pointers = struct.unpack_from(f"={field.length + 1}Q", data, start + guard)
+    length = next((number for number, pointer in enumerate(pointers) if not pointer), len(pointers))
+    first = start + field.offset
+    found = [
+        _located(field, data, start, first + 4 * number, end) for number in range(min(length, field.length))
+    ]
+    texts = [text for text in found if text is not None]
+    more = [b"..."] if length > field.length else []
+    return b" ".join(texts + more) if len(texts) == len(found) else None
 
 
 def _array(field: Field, names: Names) -> Read:

@@ -185,8 +185,9 @@ def test_what_the_probe_says_must_suit_every_alternative(problems: Problems) -> 
     text, place = marked("probes: [{name: p, attach: ['kprobe:f', 'tracepoint:a:b'], fetch: {a: ¦$arg1}}]")
     [problem] = problems(text)
     assert problem == (
-        f"{place}: probes[0].fetch.a: on a tracepoint this is the name of one of its fields, not"
-        " '$arg1' (for tracepoint:a:b: an alternative can have its own fetch)"
+        f"{place}: probes[0].fetch.a: on a tracepoint this is the name of one of its fields, or memory"
+        " behind one as +8($FIELD):u32, not '$arg1' (for tracepoint:a:b: an alternative can have its own"
+        " fetch)"
     )
 
 

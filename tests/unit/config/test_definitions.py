@@ -105,7 +105,7 @@ def test_what_is_there_by_itself_may_be_named(config: Load) -> None:
         ("definition: 'p:x f', maxactive: ¦4", "maxactive: only a kretprobe has it"),
         ("definition: 'p:x f', returns: ¦int", "returns: nothing here has a return value"),
         ("definition: 'e:x a.b if c == 1', filter: ¦d == 2", "filter: the definition has a filter already"),
-        ("definition: 'e:x a.b c=¦+0($d):u8'", "definition: of an event, this version fetches its fields"),
+        ("definition: 'e:x a.b c=$d:¦u8[2]'", "definition: only memory can be an array"),
         ("definition: 'e:x a.b ¦pid=$tid'", "definition: 'pid' is a built-in field: choose another name"),
         ("definition: 'p:x f a=%di', filter: ¦'a ~ \"x\"'", "filter: 'a' is a number, take the quotes away"),
         (

@@ -73,7 +73,7 @@ def test_parses_and_writes_back(text: str, parsed: Node, line: str) -> None:
         ("a !~ 'x'", 2, "write !.FIELD ~ PATTERN."),
         ("a | 1", 2, r"there is no \|"),
         ("a && b == 1", 2, "must come an operator"),
-        ("a.ustring == 'x'", 1, "is not done here"),
+        ("a.ustring == 1", 13, "a.ustring is a string: put what it is compared with in quotes"),
         ("a.function == vfs_read", 1, "is not done here"),
         ("a & CPUS{1}", 4, "is not done here"),
         ("a == ", 5, "a number or a string"),

@@ -213,7 +213,8 @@ def test_a_tracepoints_field_is_followed_by_an_eprobe() -> None:
     assert (port.network, port.guards) == (2, ("pointer_1",))
     assert "members: port=+12($skaddr):u16" in first.because
     assert {one.reason for one in others if isinstance(one, Unsupported)} == {
-        "'port' is behind a field, which only an eprobe can follow"
+        "'port' is behind a field, which only an eprobe can follow: attach to a function that has the value,"
+        " as kprobe:FUNCTION, and fetch its $arg1 and so on"
     }
     assert all(isinstance(one, Unsupported) for one in others)
 
