@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,18 @@ from click.shell_completion import CompletionItem
 
 from kprobe_exporter.cli.named import NamedCommands
 from kprobe_exporter.cli.options import Seconds, kernel_errors, tell, tracefs_option
+from kprobe_exporter.cli.scope import scope_options
 from kprobe_exporter.cli.trace import tell_lost, tracing
 from kprobe_exporter.diagnose.dry_run import look_each
 from kprobe_exporter.errors import UsageError, one_line
+from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tools.load import FOLDER, Tool, load_tool, tool_names, tool_path
 from kprobe_exporter.tools.tool_model import OptionModel, OptionType
 from kprobe_exporter.trace.emit import read_back
 from kprobe_exporter.trace.rows import Display
 from kprobe_exporter.trace.run_tool import probes_of, records_process, run_tool
-from kprobe_exporter.trace.session import Scope, trace_session
+from kprobe_exporter.trace.session import trace_session
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.mount import mounted
@@ -40,6 +43,7 @@ TYPES: Mapping[OptionType, tuple[Any, str]] = {
 """How click reads the value of an option, and its name in the help."""
 
 POSITIVE = click.IntRange(min=1)
+FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
 class Tools(NamedCommands):
@@ -124,49 +128,38 @@ def command(path: Path) -> click.Command:
     model, view = loaded.model, loaded.model.view
     claimed = {option.short for option in model.options.values()}
 
-    def common(letter: str, *names: str, **how: Any) -> click.Option:
-        return click.Option([*([] if letter in claimed else [f"-{letter}"]), *names], **how)
+    @scope_options
+    def run(scope: Scope, **given: Any) -> None:
+        _run(path, scope, given)
 
-    def run(**given: Any) -> None:
-        _run(path, given)
-
-    own = [_option(key, option) for key, option in model.options.items()]
+    flag, value = partial(click.option, is_flag=True), click.option
     rows, stacks = view == "rows", view == "stacks"
-    everywhere = [
-        common("p", "--pid", type=POSITIVE, metavar="PID", help="Only this process."),
-        common("L", "--tid", type=POSITIVE, metavar="TID", help="Only this thread."),
-        common("d", "--duration", "seconds", type=Seconds(), metavar="SECS", help="End after so long."),
-        common("n", "--rows", "most", type=POSITIVE, metavar="ROWS", help="End after so many rows.")
-        if rows
-        else common("n", "--rows", "most", type=POSITIVE, metavar="ROWS", help="Show at most so many rows."),
-        common("T", "--timestamp", is_flag=True, help="Begin with the time of day."),
-        click.Option(["--json", "as_json"], is_flag=True, help="One JSON object a line."),
-        click.Option(["--csv", "as_csv"], is_flag=True, help="Comma-separated values, as spreadsheets read."),
-        common("s", "--stacks", is_flag=True, help="Show the kernel stack below each row."),
-        common("i", "--interval", type=Seconds(), metavar="SECS", help="Show the numbers of each interval."),
-        click.Option(
-            ["--flame"],
-            type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            metavar="FILE",
-            help="Write a flame graph instead of text.",
+    listed = view not in ("hist", "stacks")
+    most = "End after so many rows." if rows else "Show at most so many rows."
+    common = [
+        (True, value("-d", "--duration", "seconds", type=Seconds(), metavar="SECS", help="End after that.")),
+        (listed, value("-n", "--rows", "most", type=POSITIVE, metavar="ROWS", help=most)),
+        (
+            not (rows or stacks),
+            value("-i", "--interval", type=Seconds(), metavar="SECS", help="Show each interval's numbers."),
         ),
-        common("v", "--verbose", is_flag=True, help="Say what is attached."),
-        click.Option(["--emit-config", "emit"], is_flag=True, help="Print the agent's configuration."),
+        (not stacks, flag("-T", "--timestamp", help="Begin with the time of day.")),
+        (rows, flag("-s", "--stacks", help="Show the kernel stack below each row.")),
+        (not stacks, flag("--json", "as_json", help="One JSON object a line.")),
+        (listed, flag("--csv", "as_csv", help="Comma-separated values, for spreadsheets.")),
+        (stacks, value("--flame", type=FILE, metavar="FILE", help="Write a flame graph instead of text.")),
+        (True, flag("-v", "--verbose", help="Say what is attached.")),
+        (True, flag("--emit-config", "emit", help="Print the agent's configuration.")),
+        (True, tracefs_option),
     ]
-    left_out = {
-        "as_csv": view in ("hist", "stacks"),
-        "stacks": not rows,
-        "interval": rows or stacks,
-        "most": view in ("hist", "stacks"),
-        "timestamp": stacks,
-        "as_json": stacks,
-        "flame": not stacks,
-    }
-    params = [option for option in everywhere if not left_out.get(option.name or "")]
-    made = click.Command(
-        path.stem, params=[*own, *params], callback=run, help=model.help, epilog=_teaching(loaded)
-    )
-    return tracefs_option(made)
+    for wanted, option in reversed(common):
+        if wanted:
+            option(run)
+    made = click.command(path.stem, help=model.help, epilog=_teaching(loaded))(run)
+    for param in made.params:
+        param.opts = [name for name in param.opts if name[1:] not in claimed]
+    made.params[:0] = [_option(key, option) for key, option in model.options.items()]
+    return made
 
 
 def _option(name: str, option: OptionModel) -> click.Option:
@@ -190,7 +183,7 @@ def _teaching(tool: Tool) -> str:
     return "\n\n".join(parts)
 
 
-def _run(path: Path, given: dict[str, Any]) -> None:
+def _run(path: Path, scope: Scope, given: dict[str, Any]) -> None:
     """Run a tool with the values of its command line."""
     values = {
         name.removeprefix(OWN).replace("_", "-"): value
@@ -199,15 +192,14 @@ def _run(path: Path, given: dict[str, Any]) -> None:
     }
     tool = load_tool(path, values)
     if given["emit"]:
+        if scope.narrows:
+            raise UsageError("--emit-config does nothing with a scope: leave one of them out.")
         probes_of(tool)
         click.echo(tool.text, nl=False)
         return
     if given.get("as_json") and given.get("as_csv"):
         raise UsageError("--json and --csv do not go together: give one of them.")
-    if given["pid"] is not None and given["tid"] is not None:
-        raise UsageError("--pid and --tid do not go together: a thread is of one process only.")
     probes = probes_of(tool)
-    scope = Scope(given["pid"], given["tid"])
     with tracing(given["tracefs"], verbose=given["verbose"]) as (files, probed_files, out):
         shown = Display(
             "json" if given.get("as_json") else "csv" if given.get("as_csv") else "text",

@@ -77,7 +77,8 @@ def test_the_configuration(small: str) -> None:
     ("words", "why"),
     [
         (["--json", "--csv"], "--json and --csv do not go together"),
-        (["-p", "1", "-L", "1"], "--pid and --tid do not go together"),
+        (["-p", "1", "-L", "1"], "-p and -L do not go together"),
+        (["-p", "1", "--emit-config"], "--emit-config does nothing with a scope"),
         (["-d", 'a"b'], "--disk-name: the text has a quotation mark"),
         (["--interval", "1"], "No such option"),
         (["-n", "0"], "-n"),

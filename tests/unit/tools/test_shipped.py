@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kprobe_exporter.cli.scope import SCOPE_OPTIONS
 from kprobe_exporter.config.model import Config
 from kprobe_exporter.tools import load as module
 from kprobe_exporter.tools.load import FOLDER, load_tool, tool_names
@@ -23,7 +24,8 @@ SAMPLES: dict[str, Any] = {
     "user": "root",
     "address": "127.0.0.1",
 }
-COMMON = {"json", "csv", "pid", "tid", "duration", "rows", "interval", "timestamp", "stacks", "flame"}
+COMMON = {"json", "csv", "duration", "rows", "interval", "timestamp", "stacks", "flame", "verbose"}
+COMMON |= SCOPE_OPTIONS.keys()
 
 
 def options(name: str) -> dict[str, OptionModel]:
