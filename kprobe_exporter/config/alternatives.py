@@ -200,9 +200,7 @@ class _Pair:
         path = (*self.path, "pair", "through", name)
         self.report(path, f"{name!r} {why}: choose another name", at_key=True)
 
-    def _early(
-        self, half: str | HalfModel, at: Path, fetch: Mapping[str, str | list[str] | None]
-    ) -> Alternative:
+    def _early(self, half: str | HalfModel, at: Path, fetch: Mapping[str, Fetched]) -> Alternative:
         """Build an event before the one that ends the pair. Its ``return`` is not the pair's."""
         found = self._half(half, at, fetch, None)
         attach, path = found.attach, (*self.path, "pair", *at)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.identity.cgroups import TICK, boot_time, names
-from kprobe_exporter.identity.procfs import PF_KTHREAD, host_proc
+from kprobe_exporter.identity.cgroups import TICK, boot_time
+from kprobe_exporter.identity.procfs import PF_KTHREAD, host_proc, names
 from kprobe_exporter.identity.threads import CLONE_THREAD
 from kprobe_exporter.model.values import COMM_BYTES, Value
 

@@ -15,10 +15,11 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.records import TID, Batch
 from kprobe_exporter.model.specs import OF_PROCESS
+from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.trace.capture import collected, each_event
 from kprobe_exporter.trace.loops import run_until_end
 from kprobe_exporter.trace.output import Interrupt, Output
-from kprobe_exporter.trace.session import TracedThreads, TraceSession, own_instance
+from kprobe_exporter.trace.session import trace_session
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.kernel.conftest import StartAgent
@@ -92,10 +93,8 @@ def test_facts_at_a_terminal(files: MountedTracefs, program: Path, tmp_path: Pat
     probe = each_event(load([config], DECODERS).probes[0], stacks=False)
     shown: dict[int, dict[str, Any]] = {}
     stop = Interrupt()
-    with own_instance(files, ProbedFiles(), held=False, tgid=False) as (instance, kib):
-        session = TraceSession(
-            instance, kib, TracedThreads(instance, None, None), Output(1, stop, terminal=False), None, print
-        )
+    out = Output(1, stop, terminal=False)
+    with trace_session(files, ProbedFiles(), Scope(), out, None, print, tgid=False) as session:
 
         def deliver(batch: Batch) -> None:
             for record in batch.records:

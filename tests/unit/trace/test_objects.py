@@ -69,9 +69,9 @@ def test_a_call() -> None:
 
 def test_times_of_steps_stand_beside_the_duration() -> None:
     written: list[bytes] = []
-    objects = Objects(written.append, stacks=False)
+    objects = Lines(written.append, stacks=False)
     layout = replace(JOINED, args=(*JOINED.args, Arg("sent", "int")), steps=("sent",))
-    objects.add("mine", layout, "pair", "kprobe:f -> kprobe:g")
+    objects.add(layout, show_object("mine", layout, "pair", "kprobe:f -> kprobe:g"))
     objects.consume(Batch([(1, 5, 3, 11, 10, None, 1500, -9, b"cat", 400)]))
     shown = json.loads(written[0])
     assert (shown["duration_ns"], shown["sent_ns"], shown["args"]) == (1500, 400, {})
