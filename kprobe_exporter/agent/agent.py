@@ -242,18 +242,20 @@ class Agent:
         acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance, removal)
         self._instance = instance = self._stack.enter_context(acquired)
         self._interference = Interference(instance, self._interrupted)
-        settings, otlp = self._config.settings, self._config.otlp
+        settings, exports = self._config.settings, self._config.exports
         symbols = Symbols(self._files)
         by_kernel = instance.counts_tracepoints()
         planned = (recorded(probe, counted_by_kernel=by_kernel) for probe in self._config.probes)
         stacks_wanted = any(probe.stack for probe in planned)
         event_source, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
         self._machine = Machine.measured(instance.marker_seconds())
-        if otlp is not None:
+        if exports is not None:
             # Imported only if needed: OpenTelemetry takes time and memory to import.
             from kprobe_exporter.agent.otlp import OtlpExport  # noqa: PLC0415
 
-            self._otlp = OtlpExport(otlp, self._identities.attributes, self._aggregator.exemplify)
+            self._otlp = OtlpExport(
+                exports, self._config.lines, self._identities.attributes, self._aggregator.exemplify
+            )
             self._stack.callback(self._otlp.close)
         known = self._aggregator, self._identities, self._stacks
         self._stack.callback(self._programs.close)

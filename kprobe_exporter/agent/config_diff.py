@@ -63,7 +63,7 @@ def difference(old: Config, new: Config) -> Difference:
 def needs_restart(old: Config, new: Config) -> str | None:
     """Return, as a sentence, why the new configuration needs a restart; None if it does not."""
     keys = [f"global.{key}" for key in RESTART if getattr(old.settings, key) != getattr(new.settings, key)]
-    keys += ["otlp"] if old.otlp != new.otlp else []
+    keys += [key for key in ("otlp", "lines") if getattr(old, key) != getattr(new, key)]
     if not keys:
         return None
     return (

@@ -12,9 +12,10 @@ from typing import Literal
 from kprobe_exporter.aggregate.attached_layout import attribute_readers
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import getter, is_writable, passes
-from kprobe_exporter.config.model import Export, Otlp
+from kprobe_exporter.config.model import Export, Lines, Otlp
+from kprobe_exporter.export.lines import Destination, LineWriter
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
-from kprobe_exporter.export.otlp.channel import Channel, SignalCounts, short_turns
+from kprobe_exporter.export.otlp.channel import Channel, Sender, SignalCounts, short_turns
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.encode import Requests
 from kprobe_exporter.export.otlp.metrics import Conversion, Pusher, pack, size
@@ -35,10 +36,13 @@ from kprobe_exporter.probing.attach import Attached
 
 log = logging.getLogger(__name__)
 
-Signal = Literal["log", "span"]
+Signal = Literal["log", "span", "line"]
 
 NAMES: Mapping[Signal, Literal["logs", "traces"]] = {"log": "logs", "span": "traces"}
 """OpenTelemetry's names of the signals."""
+
+LINES = "lines"
+"""The same for events that are written as lines, which are none of its signals."""
 
 FLUSH = 5.0
 """Seconds that sending the remaining items may take at the end, for all signals together."""
@@ -68,9 +72,13 @@ class OtlpExport:
     """
 
     def __init__(
-        self, otlp: Otlp, identity: Identity | None, exemplify: Callable[[str, Exemplar], None]
+        self,
+        otlp: Otlp,
+        lines: Lines | None,
+        identity: Identity | None,
+        exemplify: Callable[[str, Exemplar], None],
     ) -> None:
-        self._otlp = otlp
+        self._otlp, self._lines = otlp, lines
         self._settings = OtlpSettings(
             otlp.endpoint,
             otlp.protocol,
@@ -174,11 +182,15 @@ class OtlpExport:
         """Start the channel of this signal, if there is none yet. Raises StartError."""
         if signal in self._channels:
             return
-        build = self._builder.span if signal == "span" else self._builder.log
-        sender = connect(NAMES[signal], self._settings, self._requests)
-        channel = Channel(
-            NAMES[signal], build, sender, self._otlp.queue, arrived=self._arrived, memory=memory
-        )
+        sender: Sender
+        if signal == "line":
+            assert self._lines is not None
+            name, build, sender = LINES, self._builder.line, LineWriter(Destination(*self._lines))
+        else:
+            name = NAMES[signal]
+            build = self._builder.span if signal == "span" else self._builder.log
+            sender = connect(NAMES[signal], self._settings, self._requests)
+        channel = Channel(name, build, sender, self._otlp.queue, arrived=self._arrived, memory=memory)
         channel.start()
         self._channels[signal] = channel
 
@@ -212,9 +224,8 @@ class OtlpExport:
         # In parallel: a collector that hangs must cost the time only once.
         with ThreadPoolExecutor() as pool:
             lost = list(pool.map(lambda channel: channel.close(self._left), self._channels.values()))
-        losses = [
-            f"{count} {NAMES[signal]}" for signal, count in zip(self._channels, lost, strict=True) if count
-        ]
+        named = [NAMES.get(signal, LINES) for signal in self._channels]
+        losses = [f"{count} {name}" for name, count in zip(named, lost, strict=True) if count]
         if losses:
             text = "%s are lost: the collector did not accept them before the agent stopped"
             log.warning(text, " and ".join(losses))
@@ -223,6 +234,8 @@ class OtlpExport:
     def families(self) -> tuple[Family, ...]:
         """Return how many items were exported, dropped or failed, by signal."""
         counts: dict[str, SignalCounts] = {name: self._counts(signal) for signal, name in NAMES.items()}
+        if self._lines is not None:
+            counts[LINES] = self._counts("line")
         if self._pusher is not None:
             counts["metrics"] = self._pusher.counts()
         return tuple(_family(what, counts) for what in HELP)

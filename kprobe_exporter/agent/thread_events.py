@@ -147,7 +147,7 @@ class Identities:
         """Take from the configuration what is needed from now on."""
         labels = (label for probe in config.probes for label in probe.labels)
         decoders = {label.decode[0].name for label in labels if label.decode}
-        exported = config.otlp is not None and any(probe.export is not None for probe in config.probes)
+        exported = config.exports is not None and any(probe.export is not None for probe in config.probes)
         self._exported = exported and PODS.is_dir()
         self._check_ids(looked_up(config))
         self.cgroup_events.wanted = self._exported or bool(OF_THREAD & decoders)

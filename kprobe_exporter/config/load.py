@@ -26,9 +26,9 @@ from kprobe_exporter.config.fields import Decoders, threshold
 from kprobe_exporter.config.files import Unusable, expand, read
 from kprobe_exporter.config.kernel_aggregation import refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import MetricBuilder, duration_buckets, return_buckets
-from kprobe_exporter.config.model import MAXACTIVE, Config, Export, Metric, Otlp, Probe, Settings
+from kprobe_exporter.config.model import MAXACTIVE, Config, Export, Lines, Metric, Otlp, Probe, Settings
 from kprobe_exporter.config.names import MetricNames, wrong_with_space
-from kprobe_exporter.config.otlp import ExportModel, OtlpModel
+from kprobe_exporter.config.otlp import ExportModel, LinesModel, OtlpModel
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
 from kprobe_exporter.config.wording import quote
@@ -72,6 +72,7 @@ class _Loading:
         settings = self._settings(files)
         self.native = settings.native_histograms
         otlp = self._otlp(files) if with_otlp else None
+        lines = Lines(**dict(self._merged(files, "lines", LinesModel)))
         _check_probe_names(files)
         names = MetricNames(settings.namespace)
         probes = list(self._probes(files, names))
@@ -83,8 +84,8 @@ class _Loading:
             raise ConfigError(_first(self.problems))
         if otlp and self.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             with_otlp[0].warn(("otlp",), DISABLED)
-            otlp, probes = None, [replace(probe, export=None) for probe in probes]
-        elif otlp and otlp.metrics is None and not any(probe.export and probe.enabled for probe in probes):
+            otlp, probes = None, [_without_otlp(probe) for probe in probes]
+        elif otlp and otlp.metrics is None and not any(_exports(probe, "log", "span") for probe in probes):
             with_otlp[0].warn(("otlp",), IDLE)
         return Config(
             settings,
@@ -92,6 +93,7 @@ class _Loading:
             tuple(file.source.file for file in files),
             tuple(map(str, sorted(set(self.warnings)))),
             otlp,
+            lines if any(_exports(probe, "line") for probe in probes) else None,
         )
 
     def _files(self, paths: Sequence[Path]) -> Iterator[Report]:
@@ -208,10 +210,10 @@ class _Loading:
     ) -> Export | None:
         if written is None:
             return None
-        if probe.enabled and not self.has_otlp:
-            report(("export",), NOWHERE, at_key=True)
         short = isinstance(written, str)
         model = self._valid(ExportModel, {"as": written} if short else written)
+        if probe.enabled and not self.has_otlp and (model is None or model.signal != "line"):
+            report(("export",), NOWHERE, at_key=True)
         return export_of(model, probe, attached, report.below(("export",)), short=short) if model else None
 
     def _valid(self, kind: type[Model], data: object) -> Model | None:
@@ -220,6 +222,14 @@ class _Loading:
             return kind.model_validate(data, context=self.context)
         except ValidationError:
             return None
+
+
+def _exports(probe: Probe, *signals: str) -> bool:
+    return probe.enabled and probe.export is not None and probe.export.signal in signals
+
+
+def _without_otlp(probe: Probe) -> Probe:
+    return replace(probe, export=probe.export if _exports(probe, "line") else None)
 
 
 def _whole(file: Report) -> dict[str, object]:

@@ -167,7 +167,7 @@ class Export(NamedTuple):
     are fetched pointers that are sent, and ``labels`` what is sent decoded.
     """
 
-    signal: Literal["log", "span"]
+    signal: Literal["log", "span", "line"]
     sample: float = 1.0
     max_per_second: float | None = None
     where: str | None = None
@@ -195,6 +195,14 @@ class Otlp:
     queue: int = 10_000
     max_per_second: float = 2000.0
     metrics: float | None = None
+
+
+class Lines(NamedTuple):
+    """Where lines of JSON go; the fields of ``LinesModel`` describe them."""
+
+    to: str
+    max_size: int
+    files: int
 
 
 class CpuShare(NamedTuple):
@@ -317,7 +325,8 @@ class Config:
     """A whole configuration; ``files`` are those that it was read from, in order.
 
     ``warnings`` are lines for the user, each with its file, line and column, about valid keys that are read
-    differently than written or have no effect. ``otlp`` is None if no file has this key.
+    differently than written or have no effect. ``otlp`` is None if no file has this key, and ``lines`` if no
+    probe that is enabled is exported as lines.
     """
 
     settings: Settings
@@ -325,6 +334,12 @@ class Config:
     files: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     otlp: Otlp | None = None
+    lines: Lines | None = None
+
+    @property
+    def exports(self) -> Otlp | None:
+        """The settings of exports: those of ``otlp``, or the defaults if there are lines alone."""
+        return self.otlp or (Otlp() if self.lines else None)
 
 
 ERRNO = "errno"

@@ -12,6 +12,7 @@ from kprobe_exporter.config.fields import (
     DURATION,
     HEADER_NAME,
     Attributes,
+    Size,
     Strict,
     Where,
     duration,
@@ -81,7 +82,7 @@ def _or_variable(**schema: object) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [schema, {"type": "string", "pattern": r"\$\{"}]})
 
 
-Signal: TypeAlias = Literal["log", "span"]
+Signal: TypeAlias = Literal["log", "span", "line"]
 Protocol: TypeAlias = Annotated[
     Literal["http/protobuf", "grpc"], _or_variable(enum=["http/protobuf", "grpc"])
 ]
@@ -145,12 +146,23 @@ class OtlpModel(Strict):
     """Whether the metrics are pushed as well, and how often: `{interval: 60s}`."""
 
 
+class LinesModel(Strict):
+    """Where events go that are exported as lines of JSON."""
+
+    to: Annotated[str, Field(pattern=r"^(stdout|syslog|/.+)$", max_length=4095)] = "stdout"
+    """`stdout`, `syslog` (the socket /dev/log), or the absolute path of a file."""
+    max_size: Size = 64 << 20
+    """The size at which a file is renamed to `FILE.1` and a new one begins, as `64MiB`."""
+    files: Annotated[int, Field(ge=1, le=1000)] = 5
+    """How many renamed files are kept."""
+
+
 class ExportModel(Strict):
-    """Single events of the probe, as OpenTelemetry's log records or spans."""
+    """Single events of the probe, as OpenTelemetry's log records or spans, or as lines of JSON."""
 
     # `as` is a keyword of Python.
     signal: Signal = Field(alias="as")
-    """`log` for a single moment; `span` for what takes time, a call or a pair."""
+    """`log` for a single moment; `span` for what takes time, a call or a pair; `line` for a line of JSON."""
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share that is kept, above 0 and up to 1; for nested calls, the outermost call decides."""
     max_per_second: Rate | None = None
@@ -166,5 +178,5 @@ class ExportModel(Strict):
 
 Exported: TypeAlias = Annotated[
     Annotated[Signal, Tag("<text>")] | Annotated[ExportModel, Tag("<mapping>")],
-    shapes("export is log, span, or a mapping: {as: log, sample: 0.1, …}"),
+    shapes("export is log, span, line, or a mapping: {as: log, sample: 0.1, …}"),
 ]

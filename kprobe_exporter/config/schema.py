@@ -40,7 +40,7 @@ from kprobe_exporter.config.fields import (
     shapes,
 )
 from kprobe_exporter.config.model import METRIC_KINDS, Aggregate, MetricKind, SourceName
-from kprobe_exporter.config.otlp import Exported, OtlpModel
+from kprobe_exporter.config.otlp import Exported, LinesModel, OtlpModel
 
 
 class MetricModel(Strict):
@@ -240,7 +240,7 @@ class ProbeModel(Strict):
     critical: bool = False
     """Whether, over a limit, it goes on with the events of some threads instead of being disabled."""
     export: Exported | None = None
-    """Single events to OpenTelemetry: `log`, `span`, or `{as, sample, max_per_second, where, attributes}`."""
+    """Single events to OpenTelemetry, `log` or `span`, or as JSON, `line`; or a mapping with `as`."""
 
 
 class GlobalModel(Strict):
@@ -283,6 +283,8 @@ class Document(Strict):
     """Settings for all probes."""
     probes: list[ProbeModel] = Field(default_factory=no_items)
     """The probes; those of all files are combined."""
+    lines: LinesModel = Field(default_factory=LinesModel)
+    """Where events go that are exported as lines of JSON (`export: line`)."""
     otlp: OtlpModel = Field(default_factory=OtlpModel)
     """The destinations of OpenTelemetry's log records, spans and metrics; without it nothing is sent."""
 

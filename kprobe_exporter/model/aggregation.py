@@ -100,7 +100,7 @@ class RecordChoice(NamedTuple):
     beginning lies in its thread's calls in any case.
     """
 
-    signal: Literal["log", "span"]
+    signal: Literal["log", "span", "line"]
     where: Where | None = None
     share: float = 1.0
     max_per_second: float | None = None

@@ -3,7 +3,9 @@
 The names of attributes are copied from OpenTelemetry's semantic conventions where these have one.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -31,6 +33,20 @@ DURATION = "kprobe.duration"
 FUNCTION, STACKTRACE = "code.function.name", "code.stacktrace"
 PROCESS, THREAD, THREAD_NAME, PROCESSOR = "process.pid", "thread.id", "thread.name", "cpu.logical_number"
 ERROR = "error.type"
+
+IN_LINES: Mapping[str, str] = {
+    PROBE: "probe",
+    KIND: "kind",
+    FUNCTION: "function",
+    PROCESS: "pid",
+    THREAD: "tid",
+    THREAD_NAME: "comm",
+    PROCESSOR: "cpu",
+    RETURN_VALUE: "return",
+    ERROR: "error",
+    STACKTRACE: "stack",
+}
+"""Names of attributes to those in lines of JSON; others, as the pod's, have the same name there."""
 
 MOST_BYTES, MOST_FRAMES, LONGEST_LINE = 1024, 128, 4096
 """Bytes of a string, frames of a stack, and characters of a log record's body."""
@@ -187,6 +203,28 @@ class Builder:
             emission.parent,
             error=error is not None,
         )
+
+    def line(self, emission: Emission) -> bytes:
+        """The event as a JSON object and a line end. Its time is that of its end, in UTC with nanoseconds."""
+        record = emission.record
+        described = self._descriptions[record[LAYOUT_ID]]
+        attributes, _ = described.attributes(emission)
+        took = described.duration(record)
+        moment = min(LAST, self._time(record[TIME]) + (took or 0))
+        seconds, rest = divmod(moment, 1_000_000_000)
+        text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+        found: dict[str, object] = {"time": text}
+        fields: dict[str, Attribute] = {}
+        for name, value in attributes.items():
+            if name.startswith(ARG):
+                fields[name.removeprefix(ARG)] = value
+            else:
+                found[IN_LINES.get(name, name)] = value
+        if took is not None:
+            found["duration"] = took / 1e9
+        if fields:
+            found["fields"] = fields
+        return json.dumps(found).encode() + b"\n"
 
     def _time(self, moment: int) -> int:
         return max(0, min(self._clock.unix_ns(moment), LAST))

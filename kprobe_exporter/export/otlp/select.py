@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from kprobe_exporter.export.otlp.traces import SpanPolicy, Traces, bucket
 from kprobe_exporter.model.records import LAYOUT_ID, TID, TIME, Batch, Emission, Join, Layout, Record
 
-Signal: TypeAlias = Literal["log", "span"]
+Signal: TypeAlias = Literal["log", "span", "line"]
 
 OnRecord: TypeAlias = Callable[[Record, Record, Sequence[Record]], None]
 """Takes a call's first half and its joined record, or a single event's record twice; and the first halves of
@@ -112,8 +112,8 @@ class Selector:
         begins = (layout,) if join is None else join.begins
         stacks = {begin.layout_id: join is not None for begin in begins if begin.stack}
         self._with_stack |= stacks
-        if signal == "log":
-            return self._log(source, sample, passes, stack=bool(stacks))
+        if signal != "span":
+            return self._log(signal, source, sample, passes, stack=bool(stacks))
         if join is None:
             raise ValueError(f"{layout.event!r} takes no time, so it is no span: export it as a log")
         for begin in begins:
@@ -184,21 +184,23 @@ class Selector:
 
         return span
 
-    def _log(self, source: SpanPolicy, sample: float, passes: Passes, *, stack: bool) -> OnRecord:
+    def _log(
+        self, signal: Signal, source: SpanPolicy, sample: float, passes: Passes, *, stack: bool
+    ) -> OnRecord:
         around, chance = self._traces.around, self._chance
 
         def log(first: Record, record: Record, enclosing: Sequence[Record]) -> None:
             if (sample < 1 and chance() >= sample) or not (passes is None or passes(record)):
                 return
             if not source.ready():
-                self._dropped("log", 1)
+                self._dropped(signal, 1)
                 return
             source.take()
             call, ids = around(enclosing), (0, 0, 0)
             if call is not None and call.trace.sampled and call.trace.admits():
                 call.needed = True
                 ids = call.trace.id, 0, call.span
-            self._select("log", first, record, ids, stack=stack)
+            self._select(signal, first, record, ids, stack=stack)
 
         return log
 

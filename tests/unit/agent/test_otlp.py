@@ -77,7 +77,7 @@ class Wired:
 
     def __init__(self, otlp: Otlp, call: Export | None = None, event: Export | None = None) -> None:
         self.exemplars: list[tuple[str, Exemplar]] = []
-        self.telemetry = OtlpExport(otlp, None, lambda *one: self.exemplars.append(one))
+        self.telemetry = OtlpExport(otlp, None, None, lambda *one: self.exemplars.append(one))
         self.pairing = Pairing(nested=True)
         if call is not None:
             attached = Attached(SPEC, (), JOIN)
@@ -277,7 +277,7 @@ def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: py
 )
 def test_what_the_source_can_choose(join: Join, export: Export, expected: tuple[Any, ...] | None) -> None:
     """Whatever it can evaluate; calls and pairs by the thread lie in other ones."""
-    found = OtlpExport(Otlp(max_per_second=90.0), None, lambda *_: None).choice(
+    found = OtlpExport(Otlp(max_per_second=90.0), None, None, lambda *_: None).choice(
         Attached(SPEC, (), join), export
     )
     if expected is None or found is None:

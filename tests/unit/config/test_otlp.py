@@ -456,9 +456,9 @@ def test_what_a_span_is_for(refused: Refused, form: str, attach: str, expected: 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("¦true", "export: export is log, span, or a mapping: {as: log, sample: 0.1, …}"),
-        ("¦trace", "export: must be 'log' or 'span'"),
-        ("{as: ¦trace}", "export.as: must be 'log' or 'span'"),
+        ("¦true", "export: export is log, span, line, or a mapping: {as: log, sample: 0.1, …}"),
+        ("¦trace", "export: must be 'log', 'span' or 'line'"),
+        ("{as: ¦trace}", "export.as: must be 'log', 'span' or 'line'"),
         ("{as: log, ¦rate: 3}", "export.rate: unknown key 'rate', there is as, attributes, max_per_second"),
         ("{as: log, ¦smaple: 3}", "export.smaple: unknown key 'smaple', did you mean 'sample'?"),
         ("{as: log, sample: ¦0}", "export.sample: must be more than 0"),
