@@ -201,7 +201,8 @@ class Agent:
     def profile(self, name: str) -> Profile | None:
         """Return the counted stacks of a probe, as fresh as a bounded wait allows; None if it counts none."""
         self._source.drain(DRAIN_TIME)
-        return self._stacks.profile(name)
+        open_stacks = self._pipeline.open_stacks
+        return self._stacks.profile(name, lambda one: self._source.call(partial(open_stacks, one)))
 
     def reload(self, read: Callable[[], Config]) -> str | None:
         """Apply the configuration that ``read`` returns. Return None, or why the old one stays, line by line.

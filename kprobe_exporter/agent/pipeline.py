@@ -1,6 +1,7 @@
 """The pipeline of the events: read, joined, counted, exported; and how it changes while they flow."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +30,7 @@ from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.records import OF_THREADS, Batch, Join, Layout
 from kprobe_exporter.model.specs import OF_PROCESS, LabelSpec, ProbeSpec
+from kprobe_exporter.model.stacks import StackTally
 from kprobe_exporter.plan import fields_used, recorded, wants_tgid
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import BufferReader, EventSource
@@ -135,6 +137,16 @@ class Pipeline:
             self._identities.cgroups.lost()
             self._identities.processes.lost()
         self.consume(Batch())
+
+    def open_stacks(self, layout_id: int) -> tuple[list[StackTally], int]:
+        """Return the stacks of what is outstanding of a call or a pair, and the number of those without one.
+
+        Only a source that joins its events keeps them. The reader's thread calls it.
+        """
+        flow = self._flows.get(layout_id)
+        if flow is not None and flow.join is None:
+            return [], self._pairing.outstanding(layout_id, time.monotonic_ns())
+        return self._buffers.open_stacks(layout_id)
 
     def prepare(self, probes: Iterable[Probe]) -> None:
         """Prepare what these probes need, so that no event has to wait for it.

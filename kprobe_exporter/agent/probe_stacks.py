@@ -2,15 +2,22 @@
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stack_counts import StackCounts, StackDeltas, StackRoom
 from kprobe_exporter.config.model import Probe, Stacks
-from kprobe_exporter.model.stacks import Profile
+from kprobe_exporter.model.records import Join
+from kprobe_exporter.model.stacks import Profile, StackTally
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.tracefs.stack_tables import StackTrigger
+
+OpenStacks: TypeAlias = Callable[[int], tuple[list[StackTally], int]]
+
+OUTSTANDING = ".outstanding"
+"""Behind a probe's name, which has no dot: the stacks of its calls or pairs that have not ended."""
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +36,7 @@ class ProbeStacks:
         self._counts: dict[str, StackCounts] = {}
         self._kept: dict[str, Stacks] = {}  # what they were made for, whatever their number
         self._tables: dict[str, list[tuple[Attached, StackTrigger, StackDeltas]]] = {}
+        self._joins: dict[str, list[Join]] = {}  # those of which it is asked what is outstanding
 
     def redeclare(self, probes: Iterable[Probe]) -> None:
         """Keep exactly the stacks of these probes."""
@@ -65,6 +73,8 @@ class ProbeStacks:
         with self._lock:
             if (counts := self._counts.get(name)) is None:
                 return
+            if attached.joined is not None and attached.joined.outstanding is not None:
+                self._joins.setdefault(name, []).append(attached.joined)
             for part in attached.parts:
                 if part.stacks is not None:
                     self._tables.setdefault(name, []).append((attached, part.stacks, StackDeltas(counts)))
@@ -73,6 +83,7 @@ class ProbeStacks:
         """Read the tables of a probe for the last time, before it is removed."""
         name = attached.spec.probe
         with self._lock:
+            self._joins[name] = [one for one in self._joins.pop(name, ()) if one is not attached.joined]
             self._read(name)
             tables = [one for one in self._tables.pop(name, ()) if one[0] is not attached]
             if tables:
@@ -86,12 +97,33 @@ class ProbeStacks:
         """Return each probe's hits whose stack is lost, as far as the tables of the kernel were read."""
         return {name: counts.lost for name, counts in self._counts.items()}
 
-    def profile(self, name: str) -> Profile | None:
-        """Return the stacks of a probe so far; None if they are not counted."""
+    def profile(self, name: str, stacks_of: OpenStacks) -> Profile | None:
+        """Return the stacks of a probe so far; None if they are not counted.
+
+        For the probe's name with OUTSTANDING behind it, return those with which what is outstanding began.
+        ``stacks_of`` returns them for a joined layout, and the number of those without a stack.
+        """
+        if name.endswith(OUTSTANDING):
+            return self._outstanding(name.removesuffix(OUTSTANDING), stacks_of)
         with self._lock:
             self._read(name)
         counts = self._counts.get(name)
         return None if counts is None else self._programs.profile(counts)
+
+    def _outstanding(self, name: str, stacks_of: OpenStacks) -> Profile | None:
+        with self._lock:
+            declared, joins = self._counts.get(name), list(self._joins.get(name, ()))
+        if declared is None or not joins:
+            return None
+        assert joins[0].outstanding is not None
+        weigh = joins[0].outstanding.weigh
+        counts = StackCounts(name, weigh, declared.most, self._limits, user=declared.user)
+        for join in joins:
+            tallies, without = stacks_of(join.layout.layout_id)
+            counts.lose(without)
+            for _, kernel, process, addresses, weight in tallies:
+                self._programs.add(counts, kernel, process, addresses, weight)
+        return self._programs.profile(counts)
 
     def _read(self, name: str) -> None:
         for _, trigger, deltas in self._tables.get(name, ()):

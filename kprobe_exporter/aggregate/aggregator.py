@@ -182,6 +182,7 @@ class Aggregator:
         probe = self._probes.get(layout.probe)
         if probe is not None and attached is not None:
             probe.events_before += attached.events
+            probe.outstanding.pop(layout.layout_id, None)
         self.epoch += 1
         return attached, probe
 
@@ -237,6 +238,9 @@ class Aggregator:
             self._take(chain(batch.tallies, batch.refused))
             if unparsed:
                 self._lost_here["unparsed"] += unparsed
+            for layout_id, outstanding in batch.outstanding.items():
+                if (here := self._attached.get(layout_id)) is not None and here.probe in self._probes:
+                    self._probes[here.probe].outstanding[layout_id] = outstanding
             for reason, numbers in (("unpaired", batch.unpaired), ("table_full", batch.table_full)):
                 for layout_id, number in numbers.items():
                     self.lose(reason, number, self._owners.get(layout_id))

@@ -23,6 +23,8 @@ HELP = {
     "return_value": "Return values of the probed function that are no errors.",
     "return_errors_total": "Error returns of the probed function, by errno.",
     "duration_seconds": "Seconds from a call's entry to its return, or between the events of a pair.",
+    "outstanding": "Calls or pairs that have begun and not ended, and are as old as configured.",
+    "outstanding_weight": "The sum of the configured field of these.",
 }
 
 
@@ -166,7 +168,8 @@ class ProbeNumbers:
     them. ``counted_here``: the agent counts its events as hits. ``early`` are events that were recorded while
     the kernel did not count hits yet, or no longer (see `hist_tables.HitCounter`). ``hits_before`` and
     ``events_before`` are those of layouts that are detached by now. ``lost`` are losses by reason, where the
-    probe is known. ``created`` is the Unix time since which all are counted, if no histogram was replaced.
+    probe is known. ``outstanding`` are what has not ended of it, and its weight, by layout_id.
+    ``created`` is the Unix time since which all are counted, if no histogram was replaced.
     """
 
     metrics: ProbeMetrics
@@ -182,6 +185,7 @@ class ProbeNumbers:
     hits_before: int = 0
     events_before: int = 0
     lost: Counter[str] = field(default_factory=Counter)
+    outstanding: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     created: float = field(default_factory=time.time)
 
     def takes(self) -> dict[int, Take]:
@@ -264,7 +268,9 @@ def built_in(
     """Yield the metrics that every probe has without any configuration."""
 
     def made(name: str, samples: Mapping[LabelValues, float | HistogramValue], *labels: str) -> Family:
-        kind: Literal["counter", "histogram"] = "counter" if name.endswith("_total") else "histogram"
+        kind: Literal["counter", "gauge", "histogram"] = "counter" if name.endswith("_total") else "histogram"
+        if name.startswith("outstanding"):
+            return Family(f"{namespace}_{name}", "gauge", HELP[name], ("probe", *labels), samples)
         created = {key: probes[key[0]].created for key in samples if key[0] in probes}
         return Family(f"{namespace}_{name}", kind, HELP[name], ("probe", *labels), samples, created)
 
@@ -288,3 +294,16 @@ def built_in(
     }
     if durations:
         yield made("duration_seconds", durations)
+    numbers: Counter[LabelValues] = Counter()
+    weights: Counter[LabelValues] = Counter()
+    for name, probe in probes.items():
+        if (asked := probe.metrics.outstanding) is None:
+            continue
+        counted = probe.outstanding.values()
+        numbers[name,] = sum(number for number, _ in counted)
+        if asked.weigh is not None:
+            weights[name,] = sum(weight or 0 for _, weight in counted)
+    if numbers:
+        yield made("outstanding", numbers)
+    if weights:
+        yield made("outstanding_weight", weights)

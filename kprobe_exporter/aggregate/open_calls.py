@@ -136,9 +136,23 @@ class OpenCalls:
 
     def lose(self, joined: int, first: Record, halves: int = 1) -> None:
         """Count halves as unpaired, if the thread made the call and the join's filter may let it pass."""
-        only = self.only.get(first[LAYOUT_ID])
-        if first[LAYOUT_ID] != INHERITED and (only is None or only(first)):
+        if self._is_loss(first):
             self.unpaired[joined] += halves
+
+    def outstanding(self, layout_id: int, before: int) -> list[Record]:
+        """Return the open first halves of a join that began before a moment, and that no loss broke."""
+        return [
+            first
+            for key, calls in self.lists.items()
+            if key[0] == layout_id
+            for _, first in calls
+            if self.broken_until <= first[TIME] < before and self._is_loss(first)
+        ]
+
+    def _is_loss(self, first: Record) -> bool:
+        """Return whether the thread made the call, and the join's filter may let it pass."""
+        only = self.only.get(first[LAYOUT_ID])
+        return first[LAYOUT_ID] != INHERITED and (only is None or only(first))
 
     def tell(self, loss: Loss) -> None:
         losses = self._losses

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.aggregate.matching import ByKey, ByStack, Make, joiner, of_half
-from kprobe_exporter.aggregate.open_calls import NestedCalls, OpenCalls
-from kprobe_exporter.aggregate.recipes import passes
+from kprobe_exporter.aggregate.open_calls import NEVER, NestedCalls, OpenCalls
+from kprobe_exporter.aggregate.recipes import getter, passes
 from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Join, Layout, Record
 
 Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
@@ -20,6 +20,27 @@ Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns
 OnRecord: TypeAlias = Callable[[Record, Record, list[Record]], None]
 """Called with the first half and the joined record of a call, or with the record of a single event twice; and
 with the first halves of the calls with ``ended`` that enclose it, the innermost first."""
+
+
+SECOND = 10**9  # nanoseconds
+
+
+class _Outstanding:
+    """Counts the open first halves of a join that are outstanding; ``here``: the pairing joins them."""
+
+    def __init__(self, join: Join, opened: OpenCalls) -> None:
+        assert join.outstanding is not None
+        self._layout_id, self._opened, self.here = join.layout.layout_id, opened, False
+        self._older_than, weigh = join.outstanding
+        self._weights = weigh and {begin.layout_id: getter(begin, weigh) for begin in join.begins}
+
+    def count(self, now: int) -> tuple[int, int | None]:
+        """Return their number, and the sum of their weights, None without."""
+        found = self._opened.outstanding(self._layout_id, now - self._older_than)
+        if not self._weights:
+            return len(found), None
+        values = (self._weights[first[LAYOUT_ID]](first) for first in found)
+        return len(found), sum(value for value in values if isinstance(value, int))
 
 
 class Pairing:
@@ -57,6 +78,8 @@ class Pairing:
         self._begun_by: dict[int, ByStack | ByKey] = {}
         self._others: set[int] = set()  # events that end a join, and its steps
         self._ways: dict[int, ByStack | ByKey] = {}
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._counted = 0  # when these were counted last
         for join in joins:
             self.add(join)
 
@@ -100,6 +123,8 @@ class Pairing:
         self._begun_by |= {begin.layout_id: way for begin in join.begins}
         self._others |= {layout.layout_id for layout in (*join.through, join.end)}
         self._ways[join.layout.layout_id] = way
+        if join.outstanding is not None:
+            self._outstanding[join.layout.layout_id] = _Outstanding(join, self._opened)
 
     def tell(self, join: Join, told: Callable[[Record, Record], None]) -> None:
         """Call ``told`` with the first half and the joined record of each call of a join that was added."""
@@ -133,6 +158,11 @@ class Pairing:
         """Call ``handle`` with each record of a tracepoint about threads, in stream order, and consume it."""
         self._takes[layout.layout_id] = handle
 
+    def outstanding(self, layout_id: int, now: int) -> int:
+        """Return the number of a join's outstanding first halves, 0 if it is not asked for."""
+        counter = self._outstanding.get(layout_id)
+        return 0 if counter is None else counter.count(now)[0]
+
     def reset(self, join: Join) -> None:
         """Count the open first halves of a join as unpaired: its probe was disabled in between."""
         for key in [key for key in self._opened.lists if key[0] == join.layout.layout_id]:
@@ -143,6 +173,7 @@ class Pairing:
         self.reset(join)
         self.threads.remove(join)
         self._ways.pop(join.layout.layout_id, None)
+        self._outstanding.pop(join.layout.layout_id, None)
         for layout in join.parts:
             self.unwatch(layout)
             self._others.discard(layout.layout_id)
@@ -177,6 +208,15 @@ class Pairing:
             if way.begun:
                 batch.begun[layout_id] = way.begun
                 way.begun = 0
+                if (counter := self._outstanding.get(layout_id)) is not None:
+                    counter.here = True
+        if (
+            self._outstanding and SECOND + self._counted <= reached < NEVER - 1
+        ):  # the last batch tells no moment
+            self._counted = reached
+            batch.outstanding |= {
+                layout_id: one.count(reached) for layout_id, one in self._outstanding.items() if one.here
+            }
         if opened.unpaired:
             batch.unpaired.update(opened.unpaired)
             opened.unpaired.clear()

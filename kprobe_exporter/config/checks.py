@@ -18,6 +18,7 @@ from kprobe_exporter.grammar.evaluate import COMPUTED, FLOAT
 from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.model.records import Outstanding
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
 
 FILES = ("certificate", "client_certificate", "client_key")
@@ -194,3 +195,20 @@ def _no_weight(name: str, alternatives: Alternatives) -> str | None:
     if any(found is not None and found.kind not in ("int", "float") for found in types):
         return f"{quote(name)} is no number to add up"
     return None
+
+
+def outstanding_of(probe: ProbeModel, alternatives: Alternatives, report: Report) -> Outstanding | None:
+    """Return what of a probe is outstanding, None if that is not counted. Problems go to ``report``."""
+    if probe.outstanding is None:
+        return None
+    for one in alternatives:
+        target, weigh = str(one.attach.target), probe.outstanding.weigh
+        if not one.attach.target.is_joined:
+            report(("outstanding",), f"{target} is a single moment, and a call or a pair ends", at_key=True)
+        elif weigh is not None and any(weigh not in begin.fetch for begin in one.attach.begins):
+            known = set().union(*(begin.fetch for begin in one.attach.begins))
+            why = f"{quote(weigh)} is not fetched where {target} begins{closest(weigh, known)}"
+            report(("outstanding", "weigh"), why)
+        elif weigh is not None and (type_ := one.fields[weigh]) is not None and type_.kind != "int":
+            report(("outstanding", "weigh"), f"{quote(weigh)} is no number to add up")
+    return Outstanding(round(probe.outstanding.older_than * 1e9), probe.outstanding.weigh)

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from kprobe_exporter.grammar.formula import DURATION, Node, split
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.model.records import Outstanding
 from kprobe_exporter.model.values import SHORT_ID, ReturnType
 
 MetricKind: TypeAlias = Literal["counter", "histogram", "gauge"]
@@ -30,6 +31,8 @@ BUILT_IN_METRICS: Mapping[str, MetricKind] = {
     "return_value": "histogram",
     "return_errors_total": "counter",
     "duration_seconds": "histogram",
+    "outstanding": "gauge",
+    "outstanding_weight": "gauge",
 }
 
 Aggregate: TypeAlias = Literal["auto", "events", "kernel"]
@@ -277,6 +280,7 @@ class Probe:
     optional: bool = False
     stack: bool = False
     stacks: Stacks | None = None
+    outstanding: Outstanding | None = None
     user_stack: bool = False
     aggregate: Aggregate = "auto"
     limit: Threshold = PROBE_LIMIT

@@ -182,6 +182,15 @@ class StacksModel(Strict):
     """`comm` puts the name of the process in front of each stack, with `user: true`."""
 
 
+class OutstandingModel(Strict):
+    """The calls or pairs of a probe that have begun and not ended."""
+
+    older_than: Annotated[Duration, Field(examples=["10s"])] = 0.0
+    """How long ago they began at least, as `10s`."""
+    weigh: Annotated[str, Field(examples=["size"])] | None = None
+    """The field of the first event that is added up: a name of `fetch`, such as the size of an allocation."""
+
+
 class ProbeModel(Strict):
     """A probe: where it attaches, what it reads, and the metrics that it feeds."""
 
@@ -232,6 +241,8 @@ class ProbeModel(Strict):
     """Whether each event has the kernel's stack."""
     stacks: StacksModel | None = None
     """Count stacks, for flame graphs and profiles: `{}`, or `{weigh: FIELD, user: true, max: 1000}`."""
+    outstanding: OutstandingModel | None = None
+    """Show how many calls or pairs have begun and not ended: `{older_than: 10s, weigh: FIELD}`."""
     aggregate: Aggregate = "auto"
     """The part that adds up. `events`: the agent. `kernel`: hist triggers, or the agent on a kernel
     without them. `auto`: the cheapest."""

@@ -273,6 +273,8 @@ struct join_variant {
     uint32_t join;
     uint32_t first_group;
     uint32_t ngroups;
+    uint32_t first_open;            /* the groups of its open first halves: of their number, of their stacks */
+    uint32_t nopen;                 /* 0 without such groups */
     int32_t types[2];               /* of the halves */
     struct export_rule export;
     uint64_t arrived;               /* records; the caller sets both to 0 */
@@ -395,6 +397,11 @@ void engine_shrink(struct engine *engine);
 void engine_drop_join(struct engine *engine, uint32_t join);
 
 uint64_t engine_open(const struct engine *engine);
+
+/* Add the open first halves of a join that began before a moment to one of their groups; false without memory.
+ * The caller empties its tables before. Halves that a loss broke, or that the join's filter excludes, are none. */
+enum open_group { OPEN_NUMBER, OPEN_STACKS };
+bool engine_add_open(struct engine *engine, uint32_t join, uint64_t before, enum open_group group);
 
 struct join_counts {
     uint64_t begun;                 /* first halves */

@@ -207,6 +207,40 @@ uint64_t engine_open(const struct engine *engine)
     return engine->calls == NULL ? 0 : engine->calls->nhalves;
 }
 
+/* Add an open half to a group of its variant; false without memory. */
+static bool add_open_half(
+    struct engine *engine, const struct join_plan *join, struct open_half *half, enum open_group group)
+{
+    const struct join_variant *variant = &engine->plan->variants[join->first_variant + (uint32_t)half->variant];
+    const struct record record = {
+        .start = half_bytes(half),
+        .length = half->length - half->stack_length,
+        .tid = half->tid,
+        .cpu = half->cpu,
+        .time = half->time,
+        .nodes = engine->plan->nodes,
+        .stack = half->stack_length ? half_bytes(half) + half->length - half->stack_length : NULL,
+        .stack_length = half->stack_length,
+    };
+
+    return variant->nopen <= group || add_to_groups(engine, variant->first_open + group, 1, &record);
+}
+
+bool engine_add_open(struct engine *engine, uint32_t join, uint64_t before, enum open_group group)
+{
+    const struct open_calls *calls = engine->calls;
+
+    for (const struct call_list *list = calls->oldest; list != NULL; list = list->newer) {
+        if (list->join != join)
+            continue;
+        for (struct open_half *half = list->innermost; half != NULL; half = half->outer)
+            if (half->time < before && half->time >= calls->broken_until && half->variant != FROM_FORK
+                && !half->excluded && !add_open_half(engine, &engine->plan->joins[join], half, group))
+                return false;
+    }
+    return true;
+}
+
 struct join_counts engine_take_join_counts(struct engine *engine, uint32_t join)
 {
     struct join_state *state = &engine->calls->joins[join];

@@ -7,8 +7,9 @@ from kprobe_exporter.model.condition import Condition
 
 RawKey: TypeAlias = tuple[int | bytes | None, ...]
 
-RETURN_ERRORS, RETURN_VALUES, DURATIONS, STACKS = -1, -2, -3, -4
-"""What a group feeds that is none of the probe's metrics: a built-in metric of every probe, or its stacks."""
+RETURN_ERRORS, RETURN_VALUES, DURATIONS, STACKS, OPEN = -1, -2, -3, -4, -5
+"""What a group feeds that is none of the probe's metrics: a built-in metric of every probe, its stacks,
+or the number of its open first halves."""
 
 RECORDED_STACK = "@stack"
 """The key of the group that feeds the stacks: the addresses that the kernel recorded with the event."""

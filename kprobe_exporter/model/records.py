@@ -139,6 +139,9 @@ class Batch:
     ``stack_tallies`` are the stacks of layouts whose recipe counts them; ``without_stack`` is the number of
     records that have none, or no value to weigh it by, by layout_id.
 
+    ``outstanding`` counts the open first halves of joins that ask for it, by the joined layout's id, and sums
+    their field, None without one.
+
     ``reached`` is a moment up to which all records were delivered, with this batch or before it.
 
     ``emissions`` are the records that a recipe chooses to export; ``limited`` counts those that a limit
@@ -165,6 +168,7 @@ class Batch:
     without_stack: Counter[int] = field(default_factory=Counter)
     emissions: list["Emission"] = field(default_factory=list)
     limited: Counter[int] = field(default_factory=Counter)
+    outstanding: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     reached: int = field(default=0, compare=False)
 
     def passes(self, record: Record, filters: Mapping[int, RecordFilter]) -> bool:
@@ -184,6 +188,16 @@ STACK_POINTER = "stack_pointer"
 
 CALLER_ADDRESS = "caller_address"
 """The field of a probe in a program from which its label ``caller`` is made."""
+
+
+class Outstanding(NamedTuple):
+    """Which first halves count as outstanding: those that were open for so many nanoseconds.
+
+    ``weigh`` is a field of theirs to sum.
+    """
+
+    older_than: int
+    weigh: str | None = None
 
 
 PREVIOUS = "previous_"
@@ -213,6 +227,7 @@ class Join(NamedTuple):
     key: tuple[str, ...] = ()
     only: Where | None = None
     through: tuple[Layout, ...] = ()
+    outstanding: Outstanding | None = None
 
     @property
     def parts(self) -> tuple[Layout, ...]:

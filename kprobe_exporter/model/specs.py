@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.hist import HistTable
-from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.records import Layout, Outstanding
 from kprobe_exporter.model.stacks import StackTable
 from kprobe_exporter.model.values import ReturnType, Value
 
@@ -188,7 +188,7 @@ class MetricSpec(NamedTuple):
 class ProbeMetrics(NamedTuple):
     """The metrics of one probe. ``return_buckets`` and ``duration_buckets``, which are in seconds, are the
     bounds of the built-in histograms; empty for none. ``native``: these have exponential buckets, too.
-    ``attributes`` are those of its exported events."""
+    ``attributes`` are those of its exported events, and ``outstanding`` says what counts as such."""
 
     probe: str
     metrics: tuple[MetricSpec, ...]
@@ -197,3 +197,4 @@ class ProbeMetrics(NamedTuple):
     duration_buckets: tuple[float, ...] = ()
     native: bool = False
     attributes: tuple[LabelSpec, ...] = ()
+    outstanding: Outstanding | None = None

@@ -9,7 +9,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed, decided_by, fields_of
-from kprobe_exporter.model.records import COMMON, PLACES, PREVIOUS, STACK_POINTER, Join, Layout
+from kprobe_exporter.model.records import COMMON, PLACES, PREVIOUS, STACK_POINTER, Join, Layout, Outstanding
 from kprobe_exporter.model.specs import Plan, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
@@ -43,6 +43,7 @@ class JoinedSpec:
     residual_filter: Where | None
     through: tuple[str, ...] = ()
     again: bool = False
+    outstanding: Outstanding | None = None
     plan: Plan = "events"
     because: str = MEASURED
     help: str = ""
@@ -75,7 +76,7 @@ class JoinedSpec:
         layout = replace(layout, absent=self.absent, computed=self.computed, names=words, steps=self.through)
         first = {arg.name for arg in shared} | PLACES.keys() - {"caller"}
         only = _decided(self.residual_filter, first)
-        return Join(layout, tuple(begins), end, self.by, self.key, only, through)
+        return Join(layout, tuple(begins), end, self.by, self.key, only, through, self.outstanding)
 
     def _with_next(self, one: Layout) -> Join:
         """Return how each event is joined with the one before it."""
@@ -85,7 +86,7 @@ class JoinedSpec:
         words = (*one.names, *((f"{PREVIOUS}{name}", some) for name, some in one.names))
         layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, both, one.returns)
         layout = replace(layout, absent=self.absent, computed=self.computed, names=words)
-        return Join(layout, (one,), one, self.by, self.key)
+        return Join(layout, (one,), one, self.by, self.key, outstanding=self.outstanding)
 
 
 def joined_spec(
@@ -132,6 +133,7 @@ def joined_spec(
         where(parse_filter(attach.filter, fractions=True), probe.times) if attach.filter else None,
         tuple(attach.through),
         attach.again,
+        probe.outstanding,
         absent=attach.absent,
     )
 

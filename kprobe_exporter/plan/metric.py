@@ -141,6 +141,8 @@ def fields_used(probe: Probe) -> set[str]:
     """Return the fields that the probe's metrics and its export use."""
     used = {metric.value for metric in probe.metrics if metric.value is not None}
     used |= {label.field for label in probe.labels}
+    if probe.outstanding is not None and probe.outstanding.weigh is not None:
+        used.add(probe.outstanding.weigh)
     if any(label.decode and label.decode[0].name == OF_PROGRAM for label in probe.labels):
         used.add("common_tgid")
     used = used.union(*(where_fields(metric.where) - metric.selecting for metric in probe.metrics))

@@ -102,7 +102,9 @@ def plan_probe(
     sent = probe.export.labels if probe.export is not None else ()
     attributes = tuple(label_spec(label, decoders) for label in sent)
     buckets = probe.return_buckets
-    fed = ProbeMetrics(probe.name, metrics, buckets, returns, durations, probe.native, attributes)
+    fed = ProbeMetrics(
+        probe.name, metrics, buckets, returns, durations, probe.native, attributes, probe.outstanding
+    )
     return ProbePlan(probe, fed, tuple(alternatives))
 
 

@@ -12,6 +12,7 @@ from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.records import Batch, Layout
+from kprobe_exporter.model.stacks import StackTally
 from kprobe_exporter.plan.shape import geometry, shape, stacks
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.reader import Pipe
@@ -222,6 +223,10 @@ class BufferReader:
         )
         threads = self._instance.threads
         return partial(self._pages.adopt, parser, threads.pipes if threads is not None else None)
+
+    def open_stacks(self, layout_id: int) -> tuple[list[StackTally], int]:
+        """Return the stacks of what is outstanding of a join, and the number of those without one."""
+        return self._pages.open_stacks(layout_id) if self._pages is not None else ([], 0)
 
     def drop(self, layout_id: int) -> None:
         """Drop the first halves that are open in the source, of the join with this joined layout."""

@@ -119,7 +119,7 @@ cdef extern from "engine.h" nogil:
     struct join_variant:
         int32_t filter
         bint filtered
-        uint32_t join, first_group, ngroups
+        uint32_t join, first_group, ngroups, first_open, nopen
         int32_t* types
         export_rule export
         uint64_t arrived, passed
@@ -188,6 +188,8 @@ cdef extern from "engine.h" nogil:
     void engine_shrink(engine* engine)
     void engine_drop_join(engine* engine, uint32_t join)
     uint64_t engine_open(const engine* engine)
+    enum open_group: OPEN_NUMBER, OPEN_STACKS
+    bint engine_add_open(engine* engine, uint32_t join, uint64_t before, open_group group)
     join_counts engine_take_join_counts(engine* engine, uint32_t join)
     tally_table* engine_tallies(engine* engine, uint32_t group)
     void engine_clear_tallies(tally_table* table)

@@ -26,6 +26,8 @@ from kprobe_exporter.source.engine_plan import EnginePlan, share_of
 from kprobe_exporter.source.pages import NEVER_ONLINE, frame, loss
 from kprobe_exporter.source.values import reader
 
+SECOND = 10**9  # nanoseconds
+
 CONSTANTS = {
     "MAX_ERRNO": MAX_ERRNO, "LOWEST_ADDRESS": LOWEST_ADDRESS, "OF_THREADS": THREAD_BUFFERS_CPU,
     "MAX_GUARDS": MAX_GUARDS, "KERNEL_STACK": KERNEL_STACK, "USER_STACK": USER_STACK,
@@ -90,6 +92,7 @@ cdef class PageParser:
     cdef dict _frames  # of the stacks since the last ``take``, by their addresses
     cdef int32_t _thread  # of the last record since the last ``take``, and its process
     cdef object _process
+    cdef uint64_t _open_counted  # when open halves were counted last
 
     def __cinit__(
         self, geometry, shapes, names, stacks=StackLayouts(), tgid=False, recipes=None, filters=None, joins=None,
@@ -187,6 +190,9 @@ cdef class PageParser:
         if batch is not None:
             engine_shrink(self._engine)
             self._take_joined(batch)
+            if until is not None and until >= self._open_counted + SECOND:
+                self._open_counted = until
+                batch.outstanding = self.outstanding(until)
 
     def drop(self, layout_id):
         """Count the open first halves of the join with this joined layout as unpaired."""
@@ -447,6 +453,46 @@ cdef class PageParser:
         for i in range(self._plan.nsingle, self._plan.ngroups):
             self._empty(i, batch)
         return self._take_exported(batch)
+
+    def outstanding(self, uint64_t now):
+        """Return, for each join that asks for it, the number of its outstanding first halves and their weight."""
+        cdef uint32_t i, first
+        cdef tally_table* table
+        found = {}
+        for i, one in enumerate(self._wanted.join_plans):
+            wanted = one.join.outstanding
+            if wanted is None:
+                continue
+            if not engine_add_open(self._engine, i, max(0, now - wanted.older_than), OPEN_NUMBER):
+                raise MemoryError
+            number = weight = 0
+            for first in range(one.first_variant, one.first_variant + len(one.join.begins)):
+                if self._plan.variants[first].nopen:
+                    table = engine_tallies(self._engine, self._plan.variants[first].first_open)
+                    number += table.unreadable
+                    if table.ntallies:
+                        number += table.tallies[0].count
+                        weight += _int(table.tallies[0].sum)
+                    table.unreadable = 0
+                    engine_clear_tallies(table)
+            found[one.join.layout.layout_id] = number, None if wanted.weigh is None else weight
+        return found
+
+    def open_stacks(self, layout_id, uint64_t now):
+        """Return the stacks of a join's outstanding first halves, and the number of those without one."""
+        cdef uint32_t i, first
+        batch = Batch()
+        for i, one in enumerate(self._wanted.join_plans):
+            wanted = one.join.outstanding
+            if wanted is None or one.join.layout.layout_id != layout_id:
+                continue
+            if not engine_add_open(self._engine, i, max(0, now - wanted.older_than), OPEN_STACKS):
+                raise MemoryError
+            for first in range(one.first_variant, one.first_variant + len(one.join.begins)):
+                if self._plan.variants[first].nopen:
+                    i = self._plan.variants[first].first_open + OPEN_STACKS
+                    self._empty_stacks(engine_tallies(self._engine, i), layout_id, batch)
+        return batch.stack_tallies, batch.without_stack[layout_id]
 
     cdef int _take_exported(self, batch) except -1:
         """Move the exported records to the batch."""

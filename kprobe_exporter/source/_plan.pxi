@@ -147,6 +147,7 @@ cdef int _fill_join(join_plan* out, one) except -1:
 cdef int _fill_variant(join_variant* out, one) except -1:
     out.filter, out.filtered, out.join = one.filter, one.filtered, one.join
     out.first_group, out.ngroups = one.first_group, one.ngroups
+    out.first_open, out.nopen = one.first_open, one.nopen
     out.types[0], out.types[1] = one.types
     return _fill_rule(&out.export, one.export)
 

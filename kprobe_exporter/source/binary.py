@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.records import OF_THREADS, TIME, Batch, Loss, Record
+from kprobe_exporter.model.stacks import StackTally
 from kprobe_exporter.source.pages import NEVER_ONLINE, UNKNOWN
 
 PULL_BYTES = 256 * 1024
@@ -44,6 +45,7 @@ class PagesParser(Protocol):
     def take(self) -> Batch: ...
     def join(self, batch: Batch | None, until: int | None = None) -> None: ...
     def drop(self, layout_id: int) -> None: ...
+    def open_stacks(self, layout_id: int, now: int) -> tuple[list[StackTally], int]: ...
     def resume_from(self, before: Any) -> None: ...
     def set_own_threads(self, tids: Collection[int]) -> None: ...
 
@@ -123,6 +125,10 @@ class BinaryPipe:
         parser.resume_from(self._parser)
         self._parser = parser
         self._hand_over(0)  # the halves that have no join any more
+
+    def open_stacks(self, layout_id: int) -> tuple[list[StackTally], int]:
+        """Return the stacks of a join's outstanding first halves, and the number of those without one."""
+        return self._parser.open_stacks(layout_id, self._clock())
 
     def drop(self, layout_id: int) -> None:
         """Drop the open first halves of a join; they are delivered as unpaired."""

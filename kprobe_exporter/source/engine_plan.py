@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kprobe_exporter.model.aggregation import Group, Recipe, RecordChoice, RecordFilter
+from kprobe_exporter.model.aggregation import OPEN, RECORDED_STACK, Group, Recipe, RecordChoice, RecordFilter
 from kprobe_exporter.model.joins import JoinRecipe, Joins, Steps
 from kprobe_exporter.model.record_layout import Shape
 from kprobe_exporter.model.records import STACK_POINTER, Join, Layout, Record
@@ -96,6 +96,8 @@ class Variant(NamedTuple):
     filtered: bool = False
     first_group: int = 0
     ngroups: int = 0
+    first_open: int = 0
+    nopen: int = 0
     types: tuple[int, int] = (0, 0)
     export: ExportRule = ExportRule()
     make: Callable[[Record, Record, Steps], Record] | None = None
@@ -288,7 +290,14 @@ class EnginePlan:
             condition = add_nodes(self.nodes, [recipe.residual_filter.condition], shape)
         rule = self._rule(recipe, shape)
         self._add_sums(recipe, shape)
+        first_open, nopen = len(self.sums), 0
+        if (wanted_open := wanted.join.outstanding) is not None:
+            groups = (Group(OPEN, value=wanted_open.weigh), Group(OPEN, (RECORDED_STACK,), wanted_open.weigh))
+            self._add_sums(Recipe(groups), first)
+            nopen = len(groups)
         return made._replace(
+            first_open=first_open,
+            nopen=nopen,
             filter=condition,
             filtered=recipe.residual_filter is not None,
             types=(self.numbers[first.layout.layout_id], self.numbers[end.layout.layout_id]),

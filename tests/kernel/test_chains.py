@@ -2,6 +2,7 @@
 
 import itertools
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ int main(void) {
 def test_time_of_event_in_between(start_agent: StartAgent, tmp_path: Path, source: str) -> None:
     program = compiled(tmp_path / "program", PROGRAM)
     agent = start_agent(f"""
-global: {{source: {source}}}
+global: {{source: {source}, tracefs_instance: chains}}
 probes:
   - name: request
     attach:
@@ -99,7 +100,7 @@ def test_event_and_the_one_before_it(start_agent: StartAgent, tmp_path: Path, so
     program = compiled(tmp_path / "walker", WALKER)
     visit = f'{{to: "uprobe:{program}:visit", fetch: {{device: $arg1, sector: $arg2}}}}'
     agent = start_agent(f"""
-global: {{source: {source}}}
+global: {{source: {source}, tracefs_instance: chains}}
 probes:
   - name: visit
     attach: {{pair: {{from: {visit}, to: {visit}, key: device}}}}
@@ -120,3 +121,66 @@ probes:
     assert shown.value("kprobe_hits_total", probe="visit") == 100
     assert shown.value("kprobe_exporter_events_total", probe="visit") == 98
     assert shown.total("kprobe_exporter_events_lost_total") == 0
+
+
+LEAKING = """
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((noinline)) void *take(long size) { void *at = malloc(size); __asm__(""); return at; }
+__attribute__((noinline)) void taken(void *at, long size) { __asm__("" :: "r"(at), "r"(size)); }
+__attribute__((noinline)) void give(void *at) { __asm__("" :: "r"(at)); free(at); }
+__attribute__((noinline)) void *kept(void) { void *at = take(1024); taken(at, 1024); return at; }
+__attribute__((noinline)) void *used(void) { void *at = take(100); taken(at, 100); return at; }
+int main(void) {
+    for (int turn = 0; turn < 200; turn++) {
+        void *at = used();
+        if (turn < 37) kept();
+        give(at);
+    }
+    char byte;
+    write(1, "x", 1);
+    read(0, &byte, 1);
+    give(used());
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("source", ["auto", "text"])
+def test_leaks_are_outstanding(start_agent: StartAgent, tmp_path: Path, source: str) -> None:
+    """37 blocks of 1 KiB are never freed. They count a second after they were taken, and not before."""
+    program = compiled(tmp_path / "leaking", LEAKING)
+    given = f'{{to: "uprobe:{program}:give", fetch: {{at: $arg1}}}}'
+    agent = start_agent(f"""
+global: {{source: {source}, tracefs_instance: chains}}
+probes:
+  - name: block
+    attach:
+      pair: {{from: {{to: "uretprobe:{program}:take", fetch: {{at: $retval}}}}, to: {given}, key: at}}
+    outstanding: {{older_than: 1s}}
+    stacks: {{user: true}}
+  - name: bytes
+    attach: {{pair: {{from: {{to: "uprobe:{program}:taken"}}, to: {given}, key: at}}}}
+    fetch: {{at: $arg1, size: "$arg2:u64"}}
+    outstanding: {{older_than: 1s, weigh: size}}
+""")
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.read(1)
+        taken = time.monotonic()
+        if source == "text":  # it knows no time but that of the last event
+            time.sleep(1.5)
+            running.communicate(b"x")
+        shown = agent.scrape_until(lambda metrics: metrics.value("kprobe_outstanding", probe="block") == 37)
+        assert time.monotonic() > taken + 0.9
+        shown = agent.scrape_until(lambda metrics: metrics.value("kprobe_outstanding", probe="bytes") == 37)
+        assert shown.value("kprobe_outstanding_weight", probe="bytes") == 37 * 1024
+        assert ("kprobe_outstanding_weight", frozenset({("probe", "block")})) not in shown
+        if source == "text":
+            return
+        found = agent.get("/stacks/block.outstanding")
+        assert [(line.split()[0].count("kept"), line.split()[1]) for line in found.splitlines()] == [
+            (1, "37")
+        ]
+        assert "kept" in agent.get("/stacks/block.outstanding.svg")
+        running.communicate(b"x")

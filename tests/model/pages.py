@@ -15,6 +15,7 @@ from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout, StackLayouts
 from kprobe_exporter.model.records import OF_THREADS, Batch, Loss, Record
+from kprobe_exporter.model.stacks import StackTally
 from kprobe_exporter.source.pages import NEVER_ONLINE, UNKNOWN, frame, loss
 from kprobe_exporter.source.values import Buffer, Names, Read, reader
 
@@ -139,6 +140,10 @@ class PageParser:
 
     def drop(self, layout_id: int) -> None:
         """Do nothing: no half waits here."""
+
+    def open_stacks(self, layout_id: int, now: int) -> tuple[list[StackTally], int]:
+        """Return nothing: no half waits here."""
+        return [], 0
 
     queued, has_losses = 0, True
 

@@ -21,7 +21,7 @@ CONFIG = """
 otlp: {endpoint: "http://127.0.0.1:4318", metrics: {interval: 60s}}
 probes:
   - {name: open, attach: "kretprobe:do_open"}
-  - {name: read, attach: "call:do_read", export: span}
+  - {name: read, attach: "call:do_read", export: span, fetch: {size: "$arg3:u64"}, outstanding: {weigh: size}}
 """
 
 CLIENT = ("process_", "python_")

@@ -23,6 +23,8 @@ NOTES: Mapping[str, str] = {
     "kprobe_duration_seconds": "Bounds: `duration_buckets`. None where a metric of the probe is a"
     " histogram of `duration`, unless calls are exported. In OpenMetrics it has exemplars if calls are"
     " exported as spans.",
+    "kprobe_outstanding": "Of probes with `outstanding`, counted once a second.",
+    "kprobe_outstanding_weight": "Of those whose `outstanding` has `weigh`.",
     f"{PREFIX}_build_info": "Always 1.",
     f"{PREFIX}_kernel_info": "Always 1. `release` and `machine` are those of uname(2).",
     f"{PREFIX}_events_total": "With the plan `kernel`, what the kernel has aggregated; with `count`, 0.",

@@ -34,6 +34,7 @@ from kprobe_exporter.model.records import (
     Batch,
     Join,
     Layout,
+    Outstanding,
     Record,
 )
 from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
@@ -175,10 +176,10 @@ COMPUTED = (
 JOINS = {
     one.layout.layout_id: one
     for one in (
-        joined(60, [CALL], BACK)._replace(only=condition("size >= 0")),
-        joined(61, [USER_CALL], USER_BACK),
+        joined(60, [CALL], BACK)._replace(only=condition("size >= 0"), outstanding=Outstanding(20, "size")),
+        joined(61, [USER_CALL], USER_BACK)._replace(outstanding=Outstanding(0)),
         joined(62, [FIRST, FIRST_TOO], LAST, ("dev", "name"), {"merged": MERGED, "sent": SENT})._replace(
-            only=condition('name != "bb"')
+            only=condition('name != "bb"'), outstanding=Outstanding(5, "size")
         ),
         joined(63, [ENTERED], LEFT, ("tid",))._replace(only=condition("tid != 8 && size < 2")),
         joined(64, [RUN, RUN_AGAIN], RUN_ENDED, ("tid",)),

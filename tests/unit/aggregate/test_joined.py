@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.records import Batch, Layout, Record
+from kprobe_exporter.model.records import Batch, Layout, Outstanding, Record
 from kprobe_exporter.model.snapshot import Exemplar, HistogramValue, KernelCounts
 from kprobe_exporter.model.specs import MetricSpec, ProbeMetrics
 from kprobe_exporter.model.values import Arg
@@ -286,3 +287,20 @@ def test_no_bounds_are_no_histogram_and_errors_are_counted_all_the_same() -> Non
     assert found["kprobe_return_value"].samples == {}
     assert found["kprobe_return_errors_total"].samples == {("read", "ENOENT"): 1}
     assert "kprobe_duration_seconds" not in found
+
+
+def test_what_is_outstanding_of_all_attachments_is_one_number() -> None:
+    """It goes with its attachment, and is no longer shown then."""
+    made, other = aggregator(), replace(JOINED, layout_id=4)
+    assert "kprobe_outstanding" not in families(made.copy())
+    made.declare(ProbeMetrics("read", (), (), LONG, outstanding=Outstanding(0, "size")))
+    made.attach(other, joined=True)
+    assert sample(made, "outstanding", "read") == 0
+    made.consume(Batch(outstanding={3: (2, 10), 4: (5, 7), 99: (1, 1)}))
+    made.consume(Batch(outstanding={3: (1, 4)}))
+    assert sample(made, "outstanding", "read") == 6
+    assert sample(made, "outstanding_weight", "read") == 11
+    made.detach(other)
+    made.consume(Batch(outstanding={3: (0, 0)}))
+    assert sample(made, "outstanding", "read") == 0
+    assert sample(made, "outstanding_weight", "read") == 0

@@ -9,7 +9,17 @@ from kprobe_exporter.aggregate.matching import FARTHEST
 from kprobe_exporter.aggregate.open_calls import MOST_LOSSES
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.grammar.formula_parser import parse_formula
-from kprobe_exporter.model.records import STACK_POINTER, TIME, VALUES, Batch, Join, Layout, Loss, Record
+from kprobe_exporter.model.records import (
+    STACK_POINTER,
+    TIME,
+    VALUES,
+    Batch,
+    Join,
+    Layout,
+    Loss,
+    Outstanding,
+    Record,
+)
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 
@@ -64,6 +74,21 @@ def test_halves_that_the_filter_excludes_are_no_loss() -> None:
     assert paired(pairing) == ([], 1)
     ended, unpaired = paired(pairing, entry(20), ret(25))
     assert ([record[VALUES + 2] for record in ended], unpaired) == ([5], 0)
+
+
+def test_what_is_outstanding_is_counted_once_a_second() -> None:
+    """The weight is a field of the first half; an excluded one and one before a loss are not outstanding."""
+    how = BY_STACK._replace(only=where(parse_formula("fd != 9")), outstanding=Outstanding(100, "fd"))
+    pairing, second = Pairing([how]), 10**9
+    opened = [entry(second, fd=5), entry(second + 50, S - 64, fd=6), entry(second, fd=9, tid=8)]
+    assert pairing.pair(Batch(opened, reached=second + 120)).outstanding == {3: (1, 5)}
+    assert pairing.pair(Batch(reached=second + 999)).outstanding == {}
+    assert pairing.pair(Batch(reached=2 * second + 120)).outstanding == {3: (2, 11)}
+    assert pairing.outstanding(3, second + 101) == 1
+    ended = ret(3 * second, S - 56)
+    assert pairing.pair(Batch([ended], reached=4 * second)).outstanding == {3: (1, 5)}
+    broken = Batch(losses=[Loss(0, 5 * second, 5 * second + 1)], reached=6 * second)
+    assert pairing.pair(broken).outstanding == {3: (0, 0)}
 
 
 def paired(pairing: Pairing, *records: Record, losses: tuple[Loss, ...] = ()) -> tuple[list[Record], int]:

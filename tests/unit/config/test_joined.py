@@ -262,6 +262,38 @@ def test_what_a_pair_of_an_event_and_the_next_cannot_have(
     assert expected in problem
 
 
+def test_outstanding(config: Load) -> None:
+    text = f"attach: {{pair: {{{TWO_TRACEPOINTS}, key: dev}}}}, fetch: {{size: bytes}}"
+    [probe] = config(
+        f"probes: [{{name: p, {text}, outstanding: {{older_than: 1500ms, weigh: size}}}}]"
+    ).probes
+    assert probe.outstanding == (1_500_000_000, "size")
+    [probe] = config("probes: [{name: p, attach: 'call:f', outstanding: {}}]").probes
+    assert probe.outstanding == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("attach: 'kprobe:f', ¦outstanding: {}", "kprobe:f is a single moment, and a call or a pair ends"),
+        ("attach: 'call:f', outstanding: {weigh: ¦n}", "'n' is not fetched where call:f begins"),
+        (
+            "attach: 'call:f', outstanding: {weigh: ¦duration}",
+            "'duration' is not fetched where call:f begins",
+        ),
+        (
+            "attach: 'call:f', fetch: {n: '+0($arg1):string'}, outstanding: {weigh: ¦n}",
+            "'n' is no number to add up",
+        ),
+    ],
+)
+def test_what_cannot_be_outstanding(problems: Problems, rest: str, expected: str) -> None:
+    text, place = marked(f"probes: [{{name: p, {rest}}}]")
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: ")
+    assert expected in problem
+
+
 EVENTS = {"from": "'kprobe:f'", "to": "'kprobe:g'", "key": "tid"}
 """The keys of a pair that is right."""
 

@@ -6,7 +6,7 @@
 
 enum command {
     ADD_EVENT, ADD_EVENT_AGAIN, ADD_CALL, ADD_STACK,
-    FEED, FEED_DAMAGED, JOIN, TAKE, RESUME, DROP, ADD_LOSS, SET_OWN,
+    FEED, FEED_DAMAGED, JOIN, TAKE, RESUME, DROP, ADD_LOSS, SET_OWN, COUNT_OPEN,
     NCOMMANDS,
 };
 
@@ -196,7 +196,7 @@ static void take(struct state *state)
     uint32_t number;
     size_t at = 0;
 
-    for (uint32_t i = 0; i < NGROUPS; i++) {
+    for (uint32_t i = 0; i < OPEN_CALLS; i++) {
         struct tally_table *table = engine_tallies(state->engine, i);
         uint64_t counted = table->unreadable + table->negative;
 
@@ -222,6 +222,20 @@ static void take(struct state *state)
         engine_add_loss(state->engine, losses[i].start, losses[i].end);
     CHECK(!engine_has_losses(state->engine));
     engine_shrink(state->engine);
+}
+
+/* Count the open calls, by number or by stack. */
+static void count_open(struct state *state, struct input *input)
+{
+    enum open_group group = byte(input) % 2 ? OPEN_NUMBER : OPEN_STACKS;
+    struct tally_table *table = engine_tallies(state->engine, OPEN_CALLS + group);
+    uint64_t counted = 0;
+
+    CHECK(engine_add_open(state->engine, 0, state->now - byte(input) % 32, group));
+    for (uint32_t i = 0; i < table->ntallies; i++)
+        counted += table->tallies[i].count;
+    CHECK(counted <= engine_open(state->engine));
+    engine_clear_tallies(table);
 }
 
 /* Go on with another engine, without some of the joins. */
@@ -293,6 +307,10 @@ static void run(struct state *state, struct input *input)
         for (int i = 0; i < 3; i++)
             own[i] = byte(input) % 8 - 1;
         CHECK(engine_set_own_threads(state->engine, own, byte(input) % 4));
+        break;
+    case COUNT_OPEN:
+        if (state->plan->queues)
+            count_open(state, input);
         break;
     }
 }

@@ -101,7 +101,7 @@ static inline uint16_t id_of(enum type type)
     return (uint16_t)(FIRST_ID + type);
 }
 
-enum group_number { ADDED_BY_TEXT, ADDED_SPREAD, OF_SINGLE, SINGLE_STACKS, OF_CALL, OF_ISSUE, OF_ENTER, OF_TICK, NGROUPS };
+enum group_number { ADDED_BY_TEXT, ADDED_SPREAD, OF_SINGLE, SINGLE_STACKS, OF_CALL, OF_ISSUE, OF_ENTER, OF_TICK, OPEN_CALLS, OPEN_STACKS_OF_CALLS, NGROUPS };
 
 static const struct field_ref NUMBER_AT_8 = {.kind = FIELD_UNSIGNED, .offset = 8, .size = 8};
 static const struct field_ref SIGNED_AT_16 = {.kind = FIELD_SIGNED, .offset = 16, .size = 4};
@@ -176,6 +176,8 @@ static inline void fill_groups(struct engine_plan *plan)
     fill_group(plan, OF_ISSUE, by_step, 4, &elapsed);
     fill_group(plan, OF_ENTER, by_call, 1, &elapsed);
     fill_group(plan, OF_TICK, by_tick, 2, &elapsed);
+    fill_group(plan, OPEN_CALLS, NULL, 0, &SIGNED_AT_16);
+    fill_group(plan, OPEN_STACKS_OF_CALLS, &stack, 1, NULL);
 }
 
 static inline void fill_types(struct engine_plan *plan)
@@ -279,6 +281,8 @@ static inline struct engine_plan *make_plan(uint64_t max_open)
             .types = {2 * (int32_t)i, 2 * (int32_t)i + 1},
             .export = {.where = NO_NODE},
         };
+    plan->variants[0].first_open = OPEN_CALLS;
+    plan->variants[0].nopen = 2;
     plan->variants[3].types[0] = plan->variants[3].types[1] = TICK;
     for (uint32_t i = 0; i < NJOINS; i++) {
         plan->joins[i].first_variant = i;

@@ -230,6 +230,28 @@ static void test_exit_ends_calls(struct bench *bench)
     CHECK(engine_open(bench->engine) == 1);
 }
 
+/* A forked child has made no call, and a loss leaves it open whether a call has ended. */
+static void test_open_calls_are_counted(struct bench *bench)
+{
+    struct tally_table *number = engine_tallies(bench->engine, OPEN_CALLS);
+
+    add(bench, CALL, 7, 0x1000, 300, "outer");
+    add(bench, CALL, 7, 0x0f80, 40, "inner");
+    add(bench, STARTED, 7, 0, 8, "");
+    add(bench, CALL, 9, 0x1000, 5, "new");
+    add(bench, ENTER, 9, 0, 5, "of another join");
+    feed_and_join(bench);
+    CHECK(engine_add_open(bench->engine, 0, 1021, OPEN_NUMBER));
+    CHECK(number->ntallies == 1 && number->tallies[0].count == 2 && number->tallies[0].sum.low == 340);
+    engine_clear_tallies(number);
+    CHECK(engine_add_open(bench->engine, 0, 1020, OPEN_NUMBER) && number->tallies[0].sum.low == 300);
+    engine_clear_tallies(number);
+    CHECK(engine_add_open(bench->engine, 2, NEVER, OPEN_NUMBER) && number->ntallies == 0);
+    engine_add_loss(bench->engine, 1012, 1015);
+    CHECK(engine_join(bench->engine, NEVER) == ENGINE_OK);
+    CHECK(engine_add_open(bench->engine, 0, NEVER, OPEN_NUMBER) && number->tallies[0].sum.low == 45);
+}
+
 static void test_fork_inherits_calls(struct bench *bench)
 {
     add(bench, CALL, 7, 0x1000, 0, "parent");
@@ -436,6 +458,7 @@ int main(void)
         TEST(test_pair_of_event_with_next),
         TEST(test_loss_breaks_pair),
         TEST(test_exit_ends_calls),
+        TEST(test_open_calls_are_counted),
         TEST(test_fork_inherits_calls),
         TEST(test_exec_gives_calls_to_leader),
         TEST(test_stacks_of_single_record),

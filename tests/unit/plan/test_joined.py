@@ -177,6 +177,17 @@ def test_an_event_and_the_next_are_one_event_in_the_kernel(joined: Callable[...,
     assert {"task", "was", "comm", "previous_task", "previous_was"} < set(names)
 
 
+def test_the_weight_of_what_is_outstanding_is_recorded(joined: Callable[..., JoinedSpec]) -> None:
+    spec = joined(
+        f"attach: {{pair: {{from: '{SCHED}_switch', to: 'kprobe:f', key: tid}}}},"
+        " fetch: {prio: prev_prio}, outstanding: {older_than: 2s, weigh: prio}"
+    )
+    begin, end = first(spec)
+    join = spec.join([begin.layout, end.layout])
+    assert join.outstanding == (2_000_000_000, "prio")
+    assert begin.layout.place("prio") is not None
+
+
 def test_times_are_compared_in_nanoseconds(plan: Plans) -> None:
     metrics = plan(
         f"{THROUGH}, filter: held > 1us, let: {{late: duration - moved}}, metrics: ["

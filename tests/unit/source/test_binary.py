@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.records import OF_THREADS, TIME, Batch, Loss, Record
+from kprobe_exporter.model.stacks import StackTally
 from kprobe_exporter.source import binary
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.pages import NEVER_ONLINE, UNKNOWN
@@ -68,6 +69,10 @@ class Pages:
 
     def drop(self, layout_id: int) -> None:
         """Pass: these pages hold no halves."""
+
+    def open_stacks(self, layout_id: int, now: int) -> tuple[list[StackTally], int]:
+        """Return nothing, for the same reason."""
+        return [], 0
 
     def set_own_threads(self, tids: Collection[int]) -> None:
         """Pass: these pages hold no threads."""

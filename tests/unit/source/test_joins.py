@@ -103,6 +103,22 @@ def test_single_events_that_wait_stay_at_a_reload(random: Random, steps: int, jo
     compare(random, recording, lambda one, number: one.switch(frozenset(joins[number])), moving=True)
 
 
+@given(RANDOM, STEPS, st.sampled_from([0, 0.1]), st.sampled_from([2, 20]))
+@DRAWN
+def test_what_is_outstanding_is_counted_as_the_model_does(
+    random: Random, steps: int, losing: float, ending: int
+) -> None:
+    counts: dict[bool, list[Any]] = {True: [], False: []}
+
+    def note(one: Reading, number: int) -> None:
+        by_model = {number: some.count(one.now) for number, some in one.pairing._outstanding.items()}
+        compiled = one.kind.compiled
+        counts[compiled].append(one.parser.outstanding(one.now) if compiled else by_model)
+
+    compare(random, record(random, steps, 8, losing, ending=ending), note)
+    assert counts[True] == counts[False]
+
+
 def test_what_is_drawn_is_joined_in_every_way() -> None:
     """The tests above compare something: calls, pairs by a key and by thread, unpaired and open halves."""
     model, walk = both_ways(record(Random(1), 2000, 8, 0.02))
