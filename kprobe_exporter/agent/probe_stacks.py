@@ -83,7 +83,8 @@ class ProbeStacks:
         """Read the tables of a probe for the last time, before it is removed."""
         name = attached.spec.probe
         with self._lock:
-            self._joins[name] = [one for one in self._joins.pop(name, ()) if one is not attached.joined]
+            if joins := [one for one in self._joins.pop(name, ()) if one is not attached.joined]:
+                self._joins[name] = joins
             self._read(name)
             tables = [one for one in self._tables.pop(name, ()) if one[0] is not attached]
             if tables:

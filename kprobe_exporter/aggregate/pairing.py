@@ -210,9 +210,8 @@ class Pairing:
                 way.begun = 0
                 if (counter := self._outstanding.get(layout_id)) is not None:
                     counter.here = True
-        if (
-            self._outstanding and SECOND + self._counted <= reached < NEVER - 1
-        ):  # the last batch tells no moment
+        # The last batch reaches up to a moment that no clock has.
+        if self._outstanding and SECOND + self._counted <= reached < NEVER - 1:
             self._counted = reached
             batch.outstanding |= {
                 layout_id: one.count(reached) for layout_id, one in self._outstanding.items() if one.here
