@@ -177,15 +177,18 @@ def test_command_in_text(trace: StartTrace, terminal: bool) -> None:
 
 
 def test_command_counted(trace: StartTrace) -> None:
-    """Its events alone are counted, not the kernel's hits."""
+    """Its events alone are counted, not the kernel's hits, by a trace and by a tool."""
     code = "import os; [os.getpriority(0, 0) for _ in range(1000)]"
-    others = subprocess.Popen([sys.executable, "-c", f"while True: {code}"])
-    with others:
-        one = trace("--count", "-c", f'{sys.executable} -c "{code}"', "syscalls:sys_enter_getpriority")
-        assert one.wait() == 0
+    command = f'{sys.executable} -c "{code}"'
+    with subprocess.Popen([sys.executable, "-c", f"while True: {code}"]) as others:
+        one = trace("--count", "-c", command, "syscalls:sys_enter_getpriority")
+        tool = trace("syscount", "--json", "-c", command, command="tool")
+        assert (one.wait(), tool.wait()) == (0, 0)
         others.kill()
     rows = [line.split() for line in one.output.decode().splitlines()]
     assert [row[2] for row in rows if row[:1] == ["syscalls:sys_enter_getpriority"]][1:] == ["1,000"]
+    counts = {row["syscall"]: row["count"] for row in json.loads(tool.output)["rows"]}
+    assert counts["getpriority"] == 1000
 
 
 @pytest.mark.parametrize("scope", ["children", "cgroup"])
@@ -318,7 +321,7 @@ def test_ends_leave_nothing(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -
 
 
 def enabled(one: TraceProcess, event: str) -> bool:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):
         return (one.instance / f"events/{event}/enable").read_text() == "1\n"
     return False
 
