@@ -5,11 +5,13 @@ the agent's mount namespace: a container's file is ``/proc/PID/root/usr/bin/x``,
 in the container stay in it.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import groupby, islice
 
 from kprobe_exporter.elf import Code, library_path
+from kprobe_exporter.elf.demangle import demangled, is_mangled, is_same
 from kprobe_exporter.elf.reader import ElfFile, opened
 from kprobe_exporter.elf.tables import FUNC, GLOBAL, IFUNC, LOCAL, UNDEFINED, WEAK, ElfSymbol
 from kprobe_exporter.errors import GrammarError
@@ -20,6 +22,12 @@ from kprobe_exporter.util.rooted_path import ProbedFiles
 MOST_NEAR = 20_000  # Names that are searched for the nearest one, which takes 4 ms per 1,000
 MOST_NAMES = 1000  # Names of the code at one offset
 MOST_TOLD = 8  # Offsets, versions or libraries that one error message lists
+
+WORD = re.compile(r"\b(?!std\b|operator\b)[A-Za-z_]\w*")
+"""A word that a compiler writes into a symbol, after its length."""
+
+COLD = ".cold"
+"""Ends the symbol of the part of a function that the compiler put aside. No call enters it."""
 
 WIDER = {GLOBAL: 0, WEAK: 1, LOCAL: 2}
 """The bindings of symbols, that with the widest use first."""
@@ -88,7 +96,7 @@ def _offset(file: ElfFile, symbol: str, offset: int) -> int:
 
 def _symbol(file: ElfFile, symbol: str) -> ElfSymbol:
     name, _, version = symbol.partition("@")
-    named = file.named(name)
+    named = file.named(name) or (_demangled(file, symbol) if "::" in symbol or "(" in symbol else [])
     if version:  # the linker writes ``@@`` before the default version
         wanted = version.removeprefix("@")
         matching = [one for one in named if one.version == wanted and (one.default or wanted == version)]
@@ -106,6 +114,25 @@ def _symbol(file: ElfFile, symbol: str) -> ElfSymbol:
     if not places:
         raise GrammarError(_why_not(file, symbol, named, matching))
     return next(iter(places.values()))
+
+
+def _demangled(file: ElfFile, name: str) -> list[ElfSymbol]:
+    """Return the symbols of the C++ or Rust functions of this name, with or without its parameters.
+
+    Only a symbol that has the last word of the name is read, since a program may have a million.
+    """
+    words = WORD.findall(re.split(r"[(<]|\boperator\b", name)[0])
+    last = f"{len(words[-1])}{words[-1]}" if words else ""
+    found: dict[bool, list[ElfSymbol]] = {False: [], True: []}
+    for table, number, mangled in file.numbered_functions():
+        if not is_mangled(mangled) or last not in mangled or (text := demangled(mangled)) is None:
+            continue
+        file.budget.spend(len(mangled))
+        is_clone = "." in mangled and name != text
+        if is_same(name, text) and not (is_clone and COLD in mangled):
+            [row] = table.rows(number, 1)
+            found[is_clone].append(table.symbol(number, row))
+    return found[False] or found[True]
 
 
 def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[ElfSymbol]) -> str:

@@ -167,6 +167,11 @@ class ElfFile(ElfSections):
 
     def functions(self) -> Iterator[str]:
         """Yield the names of all functions, with the version if that is not the default one, in no order."""
+        for table, number, name in self.numbered_functions():
+            yield name + table.suffix(number) if table.versioned else name
+
+    def numbered_functions(self) -> Iterator[tuple[SymbolTable, int, str]]:
+        """Yield the table, the number and the name of each function."""
         for table in self.tables:
             named = table.strings.each(array("I", self._places_of_functions(table)))
             kept = 0  # by the caller, at most
@@ -176,7 +181,7 @@ class ElfFile(ElfSections):
                     self.budget.spend(kept)
                     kept = 0
                 if name:
-                    yield printable(name) + table.suffix(number) if table.versioned else printable(name)
+                    yield table, number, printable(name)
 
     def _places_of_functions(self, table: SymbolTable) -> Iterator[int]:
         """Yield the place of each symbol's name, 0 unless it is a function with code in this file."""

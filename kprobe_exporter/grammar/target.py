@@ -92,6 +92,13 @@ _SYSCALL_NAME = re.compile(r"[a-z0-9_]+")
 FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")
 """A function of a file, with or without a version: memcpy@GLIBC_2.14."""
 
+WRITTEN_NAME = re.compile(r"(?=.*(::|[/(<]))[A-Za-z_$~(<{][\w.$~:<>(){}&*,/\[\]#'=!%^|@ +-]*")
+"""A function of a file as people write it in C++ or Rust (``app::Foo::bar(int) const``), or in Go
+(``net/http.(*Server).Serve``)."""
+
+_WRITTEN_OFFSET = re.compile(r"\+(?:0x[0-9a-f]+|\d+)$")
+_SINGLE_COLON = re.compile(r"(?<!:)(?<!\[abi):(?!:)")
+
 USDT_NAME = re.compile(r"[A-Za-z0-9_.$-]+")
 """The provider or the name of a USDT probe."""
 _PATTERN = re.compile(r"[A-Za-z0-9_.$*?\[\]!-]+")
@@ -137,6 +144,8 @@ class Target:
     @property
     def is_pattern(self) -> bool:
         """Whether it may match several: a tracepoint's event, the symbol or the provider is a pattern."""
+        if self.kind.in_file and self.kind is not Kind.USDT:  # (*T).M is a name in Go
+            return False
         return is_pattern(self.event or self.provider + self.symbol)
 
     @property
@@ -246,7 +255,7 @@ def _function(kind: Kind, text: str) -> Target:
 
 
 def _in_file(kind: Kind, text: str) -> Target:
-    path, colon, rest = text.rpartition(":")
+    path, colon, rest = split_file(text)
     if not colon or not rest:
         fail(f"a place in a file is written as {kind}:PATH:FUNCTION or {kind}:PATH:0x1234", text, len(text))
     _check_path(path, text)
@@ -254,11 +263,21 @@ def _in_file(kind: Kind, text: str) -> Target:
         if rest[0].isdigit():
             return Target(kind, path=path, offset=_offset(rest, 0))
         symbol, plus, _ = rest.partition("+")
-        _whole(FILE_SYMBOL, symbol, "function")
+        if WRITTEN_NAME.fullmatch(rest):
+            found = _WRITTEN_OFFSET.search(rest)
+            symbol, plus = (rest[: found.start()], "+") if found else (rest, "")
+        else:
+            _whole(FILE_SYMBOL, symbol, "function")
         if plus and kind is not Kind.UPROBE:
             fail("a return has no offset, take it out or write uprobe", rest, len(symbol))
         offset = _offset(rest, len(symbol) + 1) if plus else 0
         return Target(kind, symbol=symbol, offset=offset, path=path)
+
+
+def split_file(text: str) -> tuple[str, str, str]:
+    """Split ``PATH:FUNCTION`` at its last colon that is not one of ``::``."""
+    at = max((found.start() for found in _SINGLE_COLON.finditer(text)), default=-1)
+    return (text[:at], ":", text[at + 1 :]) if at >= 0 else ("", "", text)
 
 
 def _usdt(text: str) -> Target:

@@ -245,7 +245,11 @@ class Programs:
 def _named(place: Place, function: str | None) -> bytes:
     if function is None:
         return place.name
-    return b"%s`%s" % (place.name[1:-1], function.encode()[:LONGEST])
+    # Imported when it is needed, as the demanglers take 1 MB.
+    from kprobe_exporter.elf.demangle import short_name  # noqa: PLC0415
+
+    cut = short_name(function, LONGEST).encode()[:LONGEST].decode(errors="ignore")
+    return b"%s`%s" % (place.name[1:-1], cut.encode())
 
 
 def _place(mappings: list[Mapping], address: int) -> Place:

@@ -14,7 +14,7 @@ from kprobe_exporter.grammar.definition import (
 )
 from kprobe_exporter.grammar.lexis import kernel_number
 from kprobe_exporter.grammar.place import EventName, Place, Symbol
-from kprobe_exporter.grammar.target import SONAME, Kind, Target, names_library, parse_target
+from kprobe_exporter.grammar.target import SONAME, Kind, Target, names_library, parse_target, split_file
 
 HEAD = re.compile(r"(?P<verb>[pr]\d*|f\d*|e|t)(?::(?P<name>.*))?")
 """The first word of a definition."""
@@ -107,7 +107,10 @@ def parse_request(text: str) -> TraceRequest:
         raise GrammarError("there is nothing to trace, write a definition such as p:do_sys_openat2", text)
     kind = words[0].partition(":")[0]
     if kind in ATTACHED:
-        return _attached(parse_target(words[0]), words[1:])
+        # A name in C++ may have blanks.
+        end = next((number for number, word in enumerate(words[1:], 1) if ARGUMENT.match(word)), len(words))
+        end = end if Kind(kind).in_file and "(" in words[0] else 1
+        return _attached(parse_target(" ".join(words[:end])), words[end:])
     if EVENT.fullmatch(words[0]) and not HEAD.fullmatch(kind):
         return _attached(parse_target(f"tracepoint:{words[0]}"), words[1:])
     if instead := _instead_of(words[0]):
@@ -117,9 +120,10 @@ def parse_request(text: str) -> TraceRequest:
 
 def event_name(place: str) -> str:
     """Return an event name for a place as written: the function's name, made valid for the kernel."""
-    path, _, name = place.removesuffix("%return").rpartition(":")
+    path, _, name = split_file(place.removesuffix("%return"))
     if path.startswith("/") and kernel_number(name) is not None:
         name = f"{path.rpartition('/')[2]}_{name}"
+    name = name.partition("(")[0] or name
     name = re.sub(r"\W", "_", name.partition("@")[0], flags=re.ASCII)
     return f"{'_' if name[:1].isdigit() else ''}{name}"[:LONGEST_NAME]
 
@@ -174,9 +178,19 @@ def _defined(words: Sequence[str]) -> TraceRequest:
     if in_file and (by_soname or kernel_number(in_file["symbol"]) is None) and words[0][0] in "pr":
         kind = Kind.URETPROBE if words[0][0] == "r" or in_file["suffix"] else Kind.UPROBE
         target = parse_target(f"{kind}:{in_file['path']}:{in_file['symbol']}")
-        # The grammar of definitions takes paths alone; ``resolve`` puts in the library's.
-        path = f"/{target.path}" if by_soname else target.path
-        words = [words[0], f"{path}:0x0{in_file['suffix'] or ''}", *words[2:]]
+        words = [words[0], f"{_unplaced(target)}{in_file['suffix'] or ''}", *words[2:]]
+    return _of_definition(words, target)
+
+
+def _unplaced(target: Target) -> str:
+    """Return the place of a function of a file in a definition; ``resolve`` puts in what is missing here.
+
+    The grammar of definitions takes paths and offsets alone, no libraries' names.
+    """
+    return f"{'' if target.path.startswith('/') else '/'}{target.path}:0x0"
+
+
+def _of_definition(words: Sequence[str], target: Target | None) -> TraceRequest:
     definition = parse_definition(" ".join(words))
     name = definition.event or definition.default_event or event_name(f"p_{definition.place}")
     if target is not None and definition.event is None:
@@ -198,6 +212,9 @@ def _attached(target: Target, arguments: list[str]) -> TraceRequest:
         return TraceRequest(name, None, target)
     if target.kind is Kind.USDT:
         return TraceRequest(name, None, target, tuple(map(_fetched, arguments, range(1, len(arguments) + 1))))
+    if target.kind.in_file and target.symbol:
+        words = [f"{_HEADS[target.kind]}:{name}", _unplaced(target), *arguments]
+        return _of_definition(words, target)
     suffix = "%return" if target.kind is Kind.FEXIT else ""
     if target.kind is Kind.TRACEPOINT:
         place = str(EventName(target.system, target.event))

@@ -8,16 +8,19 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from kprobe_exporter.elf import UsdtProbe, function_at, functions, locate, locate_usdt, usdt_probes
+from kprobe_exporter.elf.demangle import demangled
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.lexis import closest, kernel_number
 from kprobe_exporter.grammar.target import (
     FILE_SYMBOL,
     LONGEST,
+    WRITTEN_NAME,
     Kind,
     Target,
     is_pattern,
     names_library,
     parse_target,
+    split_file,
 )
 from kprobe_exporter.grammar.usdt_argument import UsdtArgument, parse_usdt_arguments
 from kprobe_exporter.symbols.resolve import begin_alike, matcher
@@ -62,7 +65,7 @@ def parse_query(text: str) -> Query:
     rest = rest if kind else text
     if kind and kind.in_file and ":" not in rest:
         return Query(text, kind, rest, "*")
-    owner, _, name = rest.rpartition(":")
+    owner, _, name = split_file(rest) if kind and kind.in_file else rest.rpartition(":")
     if kind is Kind.USDT and "/" in name:
         owner, name = rest, "*"
     return Query(text, kind, owner, name or "*")
@@ -138,9 +141,9 @@ def file_places(query: Query, files: ProbedFiles) -> Iterable[str]:
     """Return the attach strings of the matching functions of a file, sorted; there may be a million.
 
     The file is ``query.owner``, a path or a library's soname, and stays open in ``files``. An offset in it
-    stands for the function there. Names that no attach string can hold, such as those of Go, are left out.
-    Raises GrammarError if the file cannot be probed, and ProbeRefused, with a sentence, if no function
-    matches or can be probed.
+    stands for the function there. Functions of C++ and Rust have the names that people write; a pattern
+    is of these or of the symbols. Names that no attach string can hold are left out. Raises GrammarError if
+    the file cannot be probed, and ProbeRefused, with a sentence, if no function matches or can be probed.
     """
     kind = query.kind or Kind.UPROBE
     path = _absolute(query.owner)
@@ -152,9 +155,12 @@ def file_places(query: Query, files: ProbedFiles) -> Iterable[str]:
         _require_locatable(kind, path, query.name, files)
         return [f"{kind}:{path}:{query.name}"]
     names = fitting = functions(path, files)
+    written = {name: demangled(name) or name for name in names}
     if query.name != "*":
-        fitting = [*filter(matcher(query.name), names)]
-    found = [name for name in fitting if _fits(path, name)]
+        matches = matcher(query.name)
+        fitting = [name for name in names if matches(name) or matches(written[name])]
+    texts = dict.fromkeys(written[name] if _fits(path, written[name]) else name for name in fitting)
+    found = sorted(name for name in texts if _fits(path, name))
     if not found:
         near = begin_alike(query.name, names)
         raise refusal(f"'{query.name}' matches none of the {len(names)} functions of {path}{near}")
@@ -248,7 +254,8 @@ def _usdt_type(argument: UsdtArgument) -> str:
 
 def _fits(path: str, name: str) -> bool:
     """Whether an attach string can hold the name, of a file whose path it can hold."""
-    return FILE_SYMBOL.fullmatch(name) is not None and len(f"{Kind.UPROBE}:{path}:{name}") <= LONGEST
+    fits = FILE_SYMBOL.fullmatch(name) or WRITTEN_NAME.fullmatch(name)
+    return fits is not None and len(f"{Kind.UPROBE}:{path}:{name}") <= LONGEST
 
 
 def _require_locatable(kind: Kind, path: str, name: str, files: ProbedFiles) -> None:

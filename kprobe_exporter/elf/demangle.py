@@ -1,0 +1,182 @@
+"""Names of C++ and Rust functions as people write them, from the symbols that compilers make of them.
+
+LLVM's demanglers (the package pycxxfilt, which is optional) read a name in linear time. The text that they
+print may be exponentially longer: a back reference repeats a part of the name, and an expansion repeats its
+pattern for each member of a pack. An unprivileged user may have written the program. So a name is demangled
+only if its repetitions cannot make it long; others stay as they are.
+"""
+
+import re
+from bisect import bisect_right
+from functools import lru_cache
+
+try:
+    from pycxxfilt import demangle
+except ImportError:  # names stay as compilers write them
+
+    def demangle(mangled_name: str, /) -> str | None:
+        return None
+
+
+MAX_NAME = 2000
+"""Characters of a symbol; each may be a level of recursion, of less than 1 KiB of stack."""
+
+MAX_PRINTED = 1 << 22
+"""Bytes to which a name may grow, at worst."""
+
+_MANGLED = re.compile(r"_Z[\w.$]+|_R[A-Za-z][\w.$]*")
+_REPEATED = re.compile(
+    r"(?=S(?P<substitution>[0-9A-Z]*)_|T(?:L[0-9]*_)?[0-9]*_|(?<!^)B(?P<rust>[0-9A-Za-z]*)_)"
+)
+"""Substitutions and template parameters (https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling), and
+back references of Rust (RFC 2603)."""
+
+_EXPANDED = re.compile(r"Dp|s[pPZ]|f[lrLR]")
+"""Expansions of packs."""
+
+_CHARACTER = 16.0
+"""Bytes to which a character grows, such as ``y``: unsigned long long; a part has some more for its end."""
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+_FORWARD = re.compile(r"cv.*T[L0-9_]*_")
+"""A conversion operator, whose type may be a template parameter that follows it."""
+
+_LEGACY = re.compile(r"(?s)(.+)::h[0-9a-f]{16}")
+"""A Rust name in the form of C++, which ends with a hash."""
+
+_ESCAPES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
+_ESCAPED = re.compile(r"\$(?:(SP|BP|RF|LT|GT|LP|RP|C)|u([0-9a-f]{1,6}))\$")
+
+_SUFFIX = re.compile(r"(?: const| volatile| &&?| \([\w.$]+\)| \[clone [^\]]*\])+$")
+_OPENING, _CLOSING = "(<[{", ")>]}"
+
+
+def is_mangled(symbol: str) -> bool:
+    """Return whether a symbol may be that of a C++ or Rust function."""
+    return symbol.startswith(("_Z", "_R"))
+
+
+@lru_cache(1 << 12)
+def demangled(symbol: str) -> str | None:
+    """Return the name with its parameters, ``app::Foo::bar(int) const``; None for any other symbol."""
+    if not is_mangled(symbol) or not is_bounded(symbol):
+        return None
+    try:
+        found = demangle(symbol)
+    except ValueError:
+        return None
+    if found is None:
+        return None
+    legacy = _LEGACY.fullmatch(found)
+    return found if legacy is None else _unescaped(legacy[1])
+
+
+def is_bounded(symbol: str) -> bool:
+    """Return whether demangling takes bounded memory, by the size to which the name may grow at worst.
+
+    A reference adds at most the text before it. A substitution adds what the first reference to it, or to a
+    later one, could add: by then it was complete. A back reference of Rust names the place where its part
+    begins. An expansion prints its pattern once for each member of a pack: there are fewer than characters.
+    """
+    length = len(symbol)
+    if length > MAX_NAME or not _MANGLED.fullmatch(symbol) or _FORWARD.search(symbol):
+        return False
+    references = list(_REPEATED.finditer(symbol))
+    complete: dict[int, float] = {}
+    sizes, places = [0.0], [0]  # the size of the text before each reference
+    grown = 0.0
+    for found in references:
+        size = _CHARACTER * found.start() + grown
+        places.append(found.start())
+        sizes.append(size)
+        if found["rust"] is not None:
+            begin = _number(found["rust"], 62) + len("_R")
+            grown += size - sizes[bisect_right(places, begin) - 1]
+        elif found["substitution"] is not None:
+            number = _number(found["substitution"].lower(), 36)
+            known = [one for other, one in complete.items() if other >= number]
+            complete[number] = min(known, default=size)
+            grown += complete[number]
+        else:
+            grown += size
+        if grown > MAX_PRINTED:
+            return False
+    expansions: float = length ** len(_EXPANDED.findall(symbol))
+    return (_CHARACTER * length + grown) * expansions <= MAX_PRINTED
+
+
+def _number(digits: str, base: int) -> int:
+    """Return the number of a sequence id: none is 0, and ``0`` is 1."""
+    value = 0
+    for digit in digits:
+        value = value * base + _DIGITS.index(digit)
+    return value + 1 if digits else 0
+
+
+def is_same(written: str, text: str) -> bool:
+    """Return whether a name as a person writes it is a demangled one, with or without its parameters."""
+    written = written.replace("> >", ">>").replace("> >", ">>")  # as GNU's c++filt has it
+    return written in (text, function_name(text))
+
+
+def function_name(text: str) -> str:
+    """Return a demangled name without its parameters and, of a template, without the type that it returns."""
+    text = _SUFFIX.sub("", text)
+    if text.endswith(")"):
+        text = text[: _opening(text)]
+    begin = depth = 0
+    for place, character in enumerate(text):
+        if text.startswith("operator", place) and not depth:
+            break  # what follows is the operator's name
+        if character in _OPENING:
+            depth += 1
+        elif character in _CLOSING and text[place - 1] != "-":
+            depth -= 1
+        elif character == " " and not depth:
+            begin = place + 1
+    return text[begin:] or text
+
+
+def short_name(symbol: str, size: int) -> str:
+    """Return a function's name for a stack; above ``size`` it has ``…`` in place of template arguments."""
+    text = demangled(symbol)
+    if text is None:
+        return symbol
+    name = function_name(text)
+    return name if len(name) <= size else _without_arguments(name)
+
+
+def _without_arguments(name: str) -> str:
+    parts, depth = [], 0
+    for place, character in enumerate(name):
+        is_operator = name[:place].rstrip("<=>-").endswith("operator")
+        if character == "<" and not is_operator:
+            parts += [] if depth else ["<…>"]
+            depth += 1
+        elif character == ">" and depth and name[place - 1] != "-":
+            depth -= 1
+        elif not depth:
+            parts.append(character)
+    return "".join(parts)
+
+
+def _opening(text: str) -> int:
+    """Return where the last parenthesis of a text is opened."""
+    depth = 0
+    for place in range(len(text) - 1, -1, -1):
+        depth += (text[place] == ")") - (text[place] == "(")
+        if not depth:
+            return place
+    return len(text)
+
+
+def _unescaped(name: str) -> str:
+    """Undo the escapes of Rust's older names: ``$LT$T$u20$as$u20$fmt..Debug$GT$``."""
+
+    def character(found: re.Match[str]) -> str:
+        code = 0 if found[2] is None else int(found[2], 16)
+        return _ESCAPES[found[1]] if found[1] else chr(code) if 31 < code < 0x110000 else found[0]
+
+    parts = (part[1:] if part.startswith("_$") else part for part in name.split("::"))
+    return _ESCAPED.sub(character, "::".join(parts).replace("..", "::"))
