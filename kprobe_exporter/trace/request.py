@@ -36,6 +36,9 @@ NAMES = re.compile(r"[A-Za-z0-9_.$*?\[][A-Za-z0-9_.$+*?\[\]!-]*")
 
 IN_FILE = re.compile(rf"(?P<path>/.*|{SONAME.pattern}):(?P<symbol>[^:%(]+)(?P<suffix>%return)?")
 
+_RECEIVER = re.compile(r"\(\*(\w+)\)")
+"""A receiver in Go: net/http.(*Server).Serve."""
+
 ATTACHED = frozenset(Kind) - {Kind.PAIR}
 
 _HEADS = {
@@ -123,6 +126,7 @@ def event_name(place: str) -> str:
     path, _, name = split_file(place.removesuffix("%return"))
     if path.startswith("/") and kernel_number(name) is not None:
         name = f"{path.rpartition('/')[2]}_{name}"
+    name = _RECEIVER.sub(r"\1", name)
     name = name.partition("(")[0] or name
     name = re.sub(r"\W", "_", name.partition("@")[0], flags=re.ASCII)
     return f"{'_' if name[:1].isdigit() else ''}{name}"[:LONGEST_NAME]

@@ -146,3 +146,27 @@ def test_noise(text: str) -> None:
         assert_points_into(text, error)
     else:
         assert parse_target(str(target)) == target
+
+
+@pytest.mark.parametrize(
+    ("path", "symbol"),
+    [
+        ("/bin/x", "app::Foo::bar"),
+        ("/bin/x", "app::Foo::bar(std::string const&, int) const"),
+        ("/bin/x", "app::(anonymous namespace)::f"),
+        ("/bin/x", "A::operator+"),
+        ("/bin/x", "f[abi:cxx11](int)"),
+        ("/proc/1/root:libx.so.1", "main::'lambda'()::operator()() const"),
+        ("/bin/go", "net/http.(*Server).Serve"),
+        ("/bin/go", "main.Map[go.shape.int].Get"),
+        ("/bin/r", "<alloc::vec::Vec<T> as core::fmt::Debug>::fmt"),
+    ],
+)
+def test_name_as_people_write_it(path: str, symbol: str) -> None:
+    for offset in (0, 4):
+        text = f"uprobe:{path}:{symbol}" + (f"+{offset}" if offset else "")
+        target = parse_target(text)
+        assert (target.path, target.symbol, target.offset) == (path, symbol, offset)
+        assert str(target) == text
+        assert not target.is_pattern
+    assert parse_target(f"ucall:{path}:{symbol}").symbol == symbol

@@ -127,3 +127,20 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 @given(st.from_regex(r"[\w.]{1,99}", fullmatch=True))
 def test_a_place_gives_a_name_that_the_kernel_takes(place: str) -> None:
     assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", event_name(place))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "symbol", "arguments"),
+    [
+        ("uprobe:/bin/x:app::Foo::bar", "app__Foo__bar", "app::Foo::bar", 0),
+        ("uprobe:/bin/x:f(int, char const*) n=%di", "f", "f(int, char const*)", 1),
+        ("uretprobe:/bin/x:A::g() const $retval", "A__g", "A::g() const", 1),
+        ("uprobe:/bin/go:net/http.(*Server).Serve", "net_http_Server_Serve", "net/http.(*Server).Serve", 0),
+    ],
+)
+def test_name_as_people_write_it(text: str, name: str, symbol: str, arguments: int) -> None:
+    request = parse_request(text)
+    assert request.target is not None
+    assert request.definition is not None
+    assert (request.name, request.target.symbol) == (name, symbol)
+    assert len(request.definition.args) == arguments
