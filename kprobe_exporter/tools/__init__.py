@@ -2,5 +2,5 @@
 
 Takes a tool's name and the values of its options. Gives its columns, and a configuration in YAML that the
 agent takes as well.
-May import config, errors, grammar and labels.
+May import config, errors, grammar, labels and model.
 """

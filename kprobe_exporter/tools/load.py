@@ -24,6 +24,7 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.model.specs import OF_PROCESS
 from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.tool_model import OptionModel, OptionType, ToolModel
 
@@ -252,7 +253,7 @@ def _names(expression: str) -> frozenset[str]:
 
 def _fields(probe: Document) -> frozenset[str]:
     """Return the fields that the events of a probe have, by what is written."""
-    found = {*BUILT_IN} - {"return", DURATION, "caller"}
+    found = {*BUILT_IN, *OF_PROCESS} - {"return", DURATION, "caller"}
     found |= {*probe.get("fetch", {}), *probe.get("let", {})}
     attach = probe.get("attach")
     for one in attach if isinstance(attach, list) else [attach]:

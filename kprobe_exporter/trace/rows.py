@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.aggregate.attached_layout import attribute_readers, changes_for
 from kprobe_exporter.aggregate.recipes import getter
+from kprobe_exporter.aggregate.series import decoded
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import name_text
 from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.records import TIME, Layout, Record
-from kprobe_exporter.model.specs import LabelSpec
+from kprobe_exporter.model.specs import OF_PROCESS, LabelSpec
+from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.tools.columns import Cell, Column, header, line
 from kprobe_exporter.trace.capture import collected
@@ -29,6 +32,14 @@ from kprobe_exporter.tracefs.profile import buffer_stats
 
 Form: TypeAlias = Literal["text", "json", "csv"]
 CellOf: TypeAlias = Callable[[Record], Cell]
+FactOf: TypeAlias = Callable[[Record, str], Value]
+"""Returns one of OF_PROCESS of a record's process, None if it is unknown."""
+
+PROCESS_FIELDS = {"pid": "pid", "common_tgid": "pid", "comm": "name", "common_comm": "name"}
+"""Fields that a record lacks if its thread ends at once, and the process's facts in their place."""
+
+NUMBERS = frozenset({"ppid", "uid"})
+"""Facts of processes that are numbers; that of the age is in seconds as its decoder has it."""
 
 STACK_INDENT = "        "
 
@@ -51,7 +62,9 @@ class Display(NamedTuple):
         return text if self.width is None else text[: self.width]
 
 
-def cells(layout: Layout, labels: Sequence[LabelSpec], columns: Sequence[Column]) -> list[CellOf | None]:
+def cells(
+    layout: Layout, labels: Sequence[LabelSpec], columns: Sequence[Column], fact: FactOf
+) -> list[CellOf | None]:
     """Return how each column's value is read from a record of this layout; None for a field that it lacks."""
     place = {label.name: index for index, label in enumerate(labels)}
     texts = dict(attribute_readers(labels, layout))
@@ -62,12 +75,17 @@ def cells(layout: Layout, labels: Sequence[LabelSpec], columns: Sequence[Column]
             return getter(layout, DURATION) if layout.form == "joined" else None
         if (index := place.get(column.key)) is None or labels[index].field in layout.absent:
             return None
-        text, value, change = texts[column.key], getter(layout, labels[index].field), changes.get(index)
-        if labels[index].decoders:
+        label = labels[index]
+        text, value, change = texts[column.key], getter(layout, label.field), changes.get(index)
+        if label.first in OF_PROCESS:
+            return partial(_fact, label, fact)
+        if label.decoders:
             return text
 
         def cell(record: Record) -> Cell:
             found = value(record)
+            if found is None and (known := PROCESS_FIELDS.get(label.field)) is not None:
+                found = fact(record, known) or None
             if change is not None:
                 found = change(found)
             return found if isinstance(found, int | float | bytes) else text(record)
@@ -77,15 +95,24 @@ def cells(layout: Layout, labels: Sequence[LabelSpec], columns: Sequence[Column]
     return [of(column) for column in columns]
 
 
+def _fact(label: LabelSpec, fact: FactOf, record: Record) -> Cell:
+    """Return a fact of a record's process: a number as it is, else the text that the decoders make of it."""
+    value = fact(record, label.first)
+    if isinstance(value, int) and len(label.decoders) == 1 and label.first in NUMBERS:
+        return value
+    return decoded(label, value)[0]
+
+
 def row_lines(
     layout: Layout,
     labels: Sequence[LabelSpec],
     columns: Sequence[Column],
     shown: Display,
     clock: TraceClock,
+    fact: FactOf = lambda record, name: None,
 ) -> Show:
     """Return the function that makes the line, and the lines of the stack, of a record of this layout."""
-    readers = cells(layout, labels, columns)
+    readers = cells(layout, labels, columns, fact)
     took = getter(layout, DURATION) if layout.form == "joined" else None
 
     def end(record: Record) -> datetime:
@@ -143,12 +170,18 @@ def show_rows(
     lines = Lines(out.write_raw, stacks=shown.stacks, most=shown.most, finished=out.stop.set)
     wanted = [replace(probe, stack=shown.stacks) for probe in probes]
     clock = TraceClock()
-    with collected(session, wanted, lines.consume, single=True) as capture:
+    exports = [probe.export for probe in probes if probe.export is not None]
+    sent = [label for one in exports for label in one.labels]
+    facts = {label.decode[0].name for label in sent if label.decode} & OF_PROCESS
+    if any(label.field in PROCESS_FIELDS for label in sent):
+        facts |= {"ppid"}  # a process that is followed is known by its id
+    with collected(session, wanted, lines.consume, single=True, facts=facts) as capture:
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
             export = plan.probe.export
             only = export.where if export is not None else None
             condition = where(parse_formula(only)) if only is not None else None
-            show = row_lines(attached.layout, plan.metrics.attributes, columns, shown, clock)
+            labels, fact = plan.metrics.attributes, capture.facts.of
+            show = row_lines(attached.layout, labels, columns, shown, clock, fact)
             lines.add(attached.layout, show, attached.residual_filter, condition)
             if shown.stacks and attached.joined is not None:
                 capture.pairing.tell(attached.joined, lines.joined)

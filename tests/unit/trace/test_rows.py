@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from kprobe_exporter.config.model import Decode, Label
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.records import Batch, Layout, Record
+from kprobe_exporter.model.specs import LabelSpec
 from kprobe_exporter.model.stacks import Stack
-from kprobe_exporter.model.values import Arg
+from kprobe_exporter.model.values import Arg, Value
 from kprobe_exporter.plan.metric import label_spec
-from kprobe_exporter.tools.columns import column_of
+from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.tool_model import ColumnModel
 from kprobe_exporter.trace.record_lines import Lines, TraceClock
 from kprobe_exporter.trace.rows import Display, Form, heading, row_lines
@@ -148,3 +149,30 @@ def test_a_call_has_the_stack_of_its_entry(late: int) -> None:
         lines.consume(batch)
     lines.finish()
     assert json.loads(b"".join(written))["stack"] == ["entry"]
+
+
+def facts(record: Record, name: str) -> Value:
+    known = {"pid": 10, "name": b"sh", "ppid": 7, "exe": b"/bin/\x1b", "age": 1_500_000_000}
+    value: Value = known.get(name)  # type: ignore[assignment]
+    return value
+
+
+def with_facts(labels: list[LabelSpec], columns: list[Column], one: Record) -> dict[str, object]:
+    show = row_lines(LAYOUT, labels, columns, Display("json"), TraceClock(0), facts)
+    found: dict[str, object] = json.loads(show(one, ()))
+    del found["time"]
+    return found
+
+
+def test_facts_of_the_process() -> None:
+    names = ("ppid", "exe", "age", "uid")
+    labels = [label_spec(Label(name, "common_pid", (Decode(name),)), DECODERS) for name in names]
+    found = with_facts(labels, [column_of(name.upper(), name) for name in names], record())
+    assert found == {"ppid": 7, "exe": "/bin/\\x1b", "age": "1.500", "uid": None}
+
+
+def test_a_process_that_the_record_lacks() -> None:
+    """A thread that ended at once has no process in its record, and where there is no eprobe no name."""
+    one = (*record(pid=None)[:-1], None)
+    found = with_facts(LABELS, COLUMNS, one)
+    assert (found["pid"], found["comm"]) == (10, "sh")
