@@ -27,7 +27,8 @@ WIDTHS: Mapping[str, int] = {
 }
 """Characters of columns that show these fields, where the tool does not say."""
 
-NARROWEST = 8
+NARROWEST, MOST_WIDE = 8, 60
+"""Characters of a column by default, and of one in a table that is widened for its texts."""
 
 NOTHING = "-"
 """The text of a column without a value."""
@@ -96,6 +97,15 @@ def column_of(title: str, written: str | ColumnModel) -> Column:
         model.unit == "hex",
         model.per_second,
     )
+
+
+def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
+    """Return the columns as wide as their longest texts, MOST_WIDE at most."""
+    longest = [max((len(row[place]) for row in rows), default=0) for place in range(len(columns))]
+    return [
+        column._replace(width=max(column.width, min(wide, MOST_WIDE)))
+        for column, wide in zip(columns, longest, strict=True)
+    ]
 
 
 def line(columns: Sequence[Column], texts: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.identity.processes import Processes
 from kprobe_exporter.labels import decoders
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import JoinRecipe, Joins
@@ -117,6 +118,7 @@ def collected(
     single: bool = False,
     all_fields: bool = False,
     facts: Collection[str] = (),
+    processes: Processes | None = None,
 ) -> Iterator[Capture]:
     """Install the probes without enabling them; stop recording on exit. Raises TracefsError.
 
@@ -124,7 +126,8 @@ def collected(
     Matches of a pattern that the kernel refuses are left out, with a warning that sums them up.
     Where possible the records are added up as they are read. With ``single`` they come one by one, with
     their process. ``all_fields``: a tracepoint without fetch arguments has all its readable fields.
-    ``facts``, of OF_PROCESS, are those of processes that `Capture.facts` has of these records.
+    ``facts``, of OF_PROCESS, are those of processes that `Capture.facts` has of these records, and that
+    ``processes`` knows.
     """
     instance = session.instance
     symbols = Symbols(instance.files)
@@ -135,7 +138,7 @@ def collected(
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
     layout_ids, taken = itertools.count(), names_in_use(instance)
     matched = frozenset({probe.name for probe in found} - {probe.name for probe in probes})
-    capture = Capture([], [], None, matched, session.warn, facts=ProcessFacts(facts))
+    capture = Capture([], [], None, matched, session.warn, facts=ProcessFacts(facts, processes))
     refused: dict[str, str] = {}
     known = decoders(symbols.text, Pods(), kernel.types.words)
     try:

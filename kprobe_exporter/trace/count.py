@@ -9,6 +9,7 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.model import Probe
+from kprobe_exporter.identity.processes import Processes
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.records import Batch
 from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts
@@ -65,12 +66,14 @@ def counting(probe: Probe, *, narrowed: bool) -> Probe:
 class ProbeCounts:
     """The numbers of a session's probes: of each hit, or if ``narrowed``, of events that pass.
 
-    ``shown`` maps a probe to its target. Not thread-safe.
+    ``shown`` maps a probe to its target. ``processes`` knows the facts that are labels. Not thread-safe.
     """
 
     def __init__(self, narrowed: bool) -> None:
         self._narrowed = narrowed
-        self._aggregator = Aggregator(NAMESPACE, SeriesLimits(MOST_SERIES, MOST_SERIES), name_of)
+        self.processes = Processes()
+        limits = SeriesLimits(MOST_SERIES, MOST_SERIES)
+        self._aggregator = Aggregator(NAMESPACE, limits, name_of, fact=self.processes.fact)
         self.shown: dict[str, str] = {}
         self._recorded: set[str] = set()
 

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from kprobe_exporter.aggregate.attached_layout import attribute_readers, changes_for
 from kprobe_exporter.aggregate.recipes import getter
 from kprobe_exporter.aggregate.series import decoded
-from kprobe_exporter.config.model import Probe
+from kprobe_exporter.config.model import Label, Probe
 from kprobe_exporter.errors import name_text
 from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.formula_parser import parse_formula
@@ -162,6 +162,11 @@ def heading(columns: Sequence[Column], shown: Display, *, color: bool) -> str | 
     return f"{BOLD}{text}{RESET}" if color else text
 
 
+def facts_of(labels: Iterable[Label]) -> set[str]:
+    """Return the facts of processes that labels show."""
+    return {label.decode[0].name for label in labels if label.decode} & OF_PROCESS
+
+
 def show_rows(
     session: TraceSession, probes: Sequence[Probe], columns: Sequence[Column], shown: Display
 ) -> int:
@@ -172,7 +177,7 @@ def show_rows(
     clock = TraceClock()
     exports = [probe.export for probe in probes if probe.export is not None]
     sent = [label for one in exports for label in one.labels]
-    facts = {label.decode[0].name for label in sent if label.decode} & OF_PROCESS
+    facts = facts_of(sent)
     if any(label.field in PROCESS_FIELDS for label in sent):
         facts |= {"ppid"}  # a process that is followed is known by its id
     with collected(session, wanted, lines.consume, single=True, facts=facts) as capture:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kprobe_exporter.config.model import Probe
-from kprobe_exporter.tools.columns import Column, header, line
+from kprobe_exporter.tools.columns import Column, fitted, header, line
 from kprobe_exporter.tools.tool_model import Unit, View
 from kprobe_exporter.trace.capture import NAMESPACE, collected
 from kprobe_exporter.trace.count import ProbeCounts
@@ -16,7 +16,7 @@ from kprobe_exporter.trace.histograms import histogram_lines, histogram_object
 from kprobe_exporter.trace.interval_numbers import Interval, Row, is_label, ordered, table
 from kprobe_exporter.trace.loops import Screen, read_hits, run_until_end, wants_color
 from kprobe_exporter.trace.output import Gone
-from kprobe_exporter.trace.rows import Display, csv_line
+from kprobe_exporter.trace.rows import Display, csv_line, facts_of
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import BOLD, RESET
 
@@ -81,13 +81,12 @@ class TableView:
 
     def _text(self, rows: Sequence[Row], now: datetime, *, single: bool, color: bool) -> list[str]:
         """Return the lines of a table, or one line below those before if it has no key."""
-        texts = [
-            [column.text(value) for column, value in zip(self._columns, row, strict=True)] for row in rows
-        ]
+        texts = [[column.text(one) for column, one in zip(self._columns, row, strict=True)] for row in rows]
+        columns = self._columns if single else fitted(self._columns, texts)
         stamp = f"{now:%H:%M:%S} " if single and self._shown.timestamp else ""
-        head = self._shown.cut((f"{'TIME':<{len(stamp)}}" if stamp else "") + header(self._columns))
+        head = self._shown.cut((f"{'TIME':<{len(stamp)}}" if stamp else "") + header(columns))
         head = f"{BOLD}{head}{RESET}" if color else head
-        lines = [self._shown.cut(stamp + line(self._columns, each)) for each in texts]
+        lines = [self._shown.cut(stamp + line(columns, each)) for each in texts]
         if single:  # a line an interval, as vmstat does
             return [head, *lines] if self._first() else lines
         return [*([] if self._first() or self.redrawn else [""]), *self._stamp(now), head, *lines]
@@ -117,7 +116,8 @@ def show_tables(
     histograms = [metric.name for probe in probes for metric in probe.metrics if metric.kind == "histogram"]
     screen = Screen(out, over=view.redrawn)
     before: Interval | None = None
-    with collected(session, wanted, counts.consume) as capture:
+    facts, processes = facts_of(label for probe in probes for label in probe.labels), counts.processes
+    with collected(session, wanted, counts.consume, facts=facts, processes=processes) as capture:
         counts.attach(capture)
         scales = {spec.name: spec.scale for plan in capture.plans for spec in plan.metrics.metrics}
 

@@ -61,6 +61,11 @@ def test_a_table_an_interval() -> None:
     ]
 
 
+def test_columns_are_as_wide_as_their_texts() -> None:
+    narrow = (column_of("COMM", ColumnModel(field="comm", width=1)), column_of("N", "n_total"))
+    assert lines(*narrow)[:2] == ["COMM  N", "c     30"]
+
+
 def test_a_line_an_interval() -> None:
     """A table without a label has one header."""
     assert lines(*ALONE) == ["HIT", "4", "8"]
