@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tests.faults.confinement import no_capabilities
 from tests.support.trace_process import StartTrace
 
 HOSTILE = b'a\x1b[31m\n\xff,"'
@@ -86,12 +87,15 @@ class WaitingLoad:
 
 
 def run_case(case: ToolCase, start: StartTrace) -> tuple[list[dict[str, Any]], Rows]:
-    """Run a tool with --json over its load; return the rows that it showed of it, and those expected."""
+    """Run a tool with --json over its load; return the rows that it showed of it, and those expected.
+
+    The tool runs as uid 0 without any capability.
+    """
     with ExitStack() as stack:
         load = WaitingLoad(case.load)
         stack.callback(load.close)
         options = [option.format(pid=load.pid) for option in case.options]
-        tool = start(case.tool, "--json", "-v", *options, command="tool")
+        tool = start(case.tool, "--json", "-v", *options, command="tool", confine=no_capabilities)
         tool.wait_until_tracing()
         expected = load.run()
         assert tool.end() == 0, tool.errors

@@ -43,7 +43,7 @@ class TraceProcess(ForkedChild):
     """The command line in a forked child. It is not executed, because imports are slow under emulation.
 
     ``stdout`` is a file, or a descriptor that the test provides. With ``terminal`` it is a pty: ``output`` is
-    then all that was read from the other end.
+    then all that was read from the other end. The child calls ``confine`` first.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class TraceProcess(ForkedChild):
         command: str = "trace",
         terminal: bool = False,
         stdout: int | None = None,
+        confine: Callable[[], object] = lambda: None,
     ) -> None:
         self._read = b""
         # The files stay open: opening them at each look would cause events of the test in do_sys_openat2.
@@ -68,7 +69,7 @@ class TraceProcess(ForkedChild):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, set(DEADLY))
         self.pid = os.fork()
         if self.pid == 0:
-            _be_it([command, *arguments], mine, self._err, terminal=terminal)
+            _be_it([command, *arguments], mine, self._err, confine, terminal=terminal)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if terminal:
             os.close(mine)
@@ -233,7 +234,9 @@ def _all_of(descriptor: int) -> bytes:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
-def _be_it(arguments: list[str], out: int, err: int, *, terminal: bool) -> None:
+def _be_it(
+    arguments: list[str], out: int, err: int, confine: Callable[[], object], *, terminal: bool
+) -> None:
     """Run the command line as the main program of this forked child, and exit instead of returning."""
     status = 70
     try:
@@ -253,6 +256,7 @@ def _be_it(arguments: list[str], out: int, err: int, *, terminal: bool) -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, set(DEADLY))
+            confine()
             main(arguments, prog_name="kprobe-exporter")
             status = 0
         except SystemExit as end:
