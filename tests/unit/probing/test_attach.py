@@ -213,9 +213,10 @@ def test_all_that_begins_a_pair_is_a_hit(instance: Instance, kernel: Picky, plan
 
 def test_what_ends_it_is_read_first(instance: Instance, plan: Plans) -> None:
     """An event that ends one pair begins the next: read as a begin first, it would be a pair with itself."""
-    written = f"attach: {{pair: {{from: '{EXEC}', to: '{EXEC}', key: cpu}}}}"
+    written = f"attach: {{pair: {{from: ['{EXEC}', '{EXIT}'], to: '{EXEC}', key: cpu}}}}"
     attached = up(settle(instance, plan(written), set(), ()))
-    assert [*attached.layouts] == [attached.parts[1].layout, attached.parts[0].layout]
+    assert [*attached.layouts] == [part.layout for part in reversed(attached.parts)]
+    assert attached.parts[-1].spec.role == "end"
 
 
 def test_a_pair_of_tracepoints(instance: Instance, kernel: Picky, plan: Plans) -> None:
