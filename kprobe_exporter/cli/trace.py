@@ -20,7 +20,7 @@ from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.resolve import tracepoint_named
 from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
 from kprobe_exporter.trace.emit import configuration, read_back
-from kprobe_exporter.trace.loops import show_counts, write_events
+from kprobe_exporter.trace.loops import show_counts, write_events, write_lines
 from kprobe_exporter.trace.objects import show_object, show_text
 from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
@@ -72,6 +72,11 @@ class TraceOptions:
         """Whether events are collected as the agent does, instead of printed as the kernel's text."""
         return self.records or self.count or self.profiles
 
+    @property
+    def as_kernel(self) -> bool:
+        """Whether both events of a call are wanted as the kernel has them."""
+        return self.view or self.stacks or self.trace_dat is not None
+
 
 @click.command(
     epilog="""\b
@@ -84,6 +89,8 @@ Examples:
   kprobe-exporter trace -d 10 p:vfs_fsync_range > out        # buffered in the kernel
   kprobe-exporter trace sched:sched_process_exec             # a tracepoint
   kprobe-exporter trace 'r:/bin/bash:readline line=+0($retval):string'
+  kprobe-exporter trace 'syscall:openat file=filename:string' 'return < 0'
+  kprobe-exporter trace 'call:vfs_read count' 'duration > 10ms'  # slow reads
   kprobe-exporter trace --count --by comm call:vfs_read      # a live table, with durations and programs
   kprobe-exporter trace --flame out.svg -d 10 kprobe:vfs_fsync_range  # who calls it
   kprobe-exporter trace -u --folded call:vfs_fsync_range     # from the program on, by time
@@ -107,7 +114,10 @@ Examples:
 @click.option("-H", "--headers", is_flag=True, help="Print the header of the columns.")
 @click.option("-s", "--stacks", is_flag=True, help="Print the kernel stack after each event.")
 @click.option(
-    "-u", "--user-stacks", is_flag=True, help="With --folded or --flame: also the program's functions."
+    "-u",
+    "--user-stacks",
+    is_flag=True,
+    help="With --folded or --flame: also the program's functions. With text: the program's stack.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, times in nanoseconds.")
 @click.option("--count", is_flag=True, help="A live table: hits a second, errors, and a histogram.")
@@ -149,7 +159,7 @@ def trace(definition: str | None, filter_text: str | None, **given: object) -> N
     DEFINITION is a line of the kernel's kprobe_events, as 'r:myopen do_sys_openat2 rval=$retval'; of
     'p:FUNCTION' the function is the event's name as well. An attach string does as well:
     uprobe:PATH:FUNCTION, tracepoint:SYSTEM:EVENT or only SYSTEM:EVENT, call:FUNCTION. FILTER is the
-    kernel's, on the event's fields, which -v shows.
+    kernel's, on the event's fields, which -v shows; of a call it may also name duration and return.
     """
     options = TraceOptions(**given)  # type: ignore[arg-type]
     if options.paths or definition is None:
@@ -234,17 +244,20 @@ def _trace(
     if found.refused and not options.force:
         raise TracefsError("not traced because of the warning: give -F to try it all the same.")
     request = found.request
-    held = options.seconds is not None and not (options.planned or options.trace_dat is not None)
+    as_call = request.is_call and not (options.planned or options.as_kernel)
+    held = options.seconds is not None and not (options.planned or as_call or options.trace_dat is not None)
     each = options.scope.narrows
     with trace_session(
         files, probed_files, options.scope, out, options.seconds, tell, held=held, tgid=options.records
     ) as session:
         lost = 0
-        if options.planned:
+        if options.planned or as_call:
             by = options.by if options.count else None
             probes = read_back(configuration(request, filter_text, stacks=False, by=by)).probes
             if options.as_json:
                 lost = write_events(session, probes, show_object, stacks=options.stacks)
+            elif as_call:
+                lost = write_lines(session, probes, request.title, header=options.headers)
             elif options.perfetto is not None:
                 lost = write_timeline(session, probes, options.perfetto)
             elif options.profiles:
@@ -281,7 +294,14 @@ def _trace_text(
         return 0
     if options.trace_dat is not None:
         return save_pages(session, specs, options.trace_dat, title, stacks=stacks)
-    return trace_text(session, specs, title, header=options.headers, stacks=stacks)
+    return trace_text(
+        session,
+        specs,
+        title,
+        header=options.headers,
+        stacks=stacks,
+        user_stacks=options.user_stacks,
+    )
 
 
 def _parsed(definition: str, tracefs: Path | None) -> TraceRequest:
@@ -320,8 +340,10 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
     _refuse_idle(way, idle)
     if options.by and not options.count:
         raise UsageError("--by counts events: give --count, too.")
-    if options.user_stacks and not options.profiles:
-        raise UsageError("-u counts stacks: give --folded or --flame FILE, too.")
+    if options.user_stacks and way not in ("", "--folded or --flame"):
+        raise UsageError(f"{way} shows no program's stack: give --folded, --flame FILE or -u alone.")
+    if options.stacks and request.in_program:
+        raise UsageError("the kernel has no stack behind a program's code: give -u for the program's own.")
     target = request.target
     if (
         target is not None
@@ -329,7 +351,8 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         and way not in ("--count", "--json", "--perfetto", "--emit-config", "--folded or --flame")
     ):
         raise UsageError("a pattern is many events, whose text would be mixed: give --count, or name one.")
-    if target is not None and target.is_call and options.stacks and way == "--json":
+    joins = request.is_call and (way == "--json" or filter_text is not None or request.fetch)
+    if (joins and options.stacks) or (request.is_call and options.user_stacks and way == ""):
         raise UsageError("the two events of a call have a stack each: trace its entry, as kprobe:FUNCTION.")
     for name, file in (
         ("--flame", options.flame),

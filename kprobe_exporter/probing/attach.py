@@ -1,7 +1,6 @@
 """Attaching a probe by the first of its alternatives that the kernel accepts, and controlling it there."""
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,8 +9,9 @@ from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.records import Join, Layout
-from kprobe_exporter.model.specs import ProbeSpec
+from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, ProbePlan, cannot_share
+from kprobe_exporter.plan.joined import Ways
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install
 
@@ -145,7 +145,7 @@ def _attach(put: Put, spec: ProbeSpec | JoinedSpec, taken: set[str], others: lis
     try:
         for ways in spec.ways:
             beside = [*others, *(part.spec for part in parts)]
-            parts.append(_first(put, [way for way in ways if isinstance(way, ProbeSpec)], beside))
+            parts.append(_first(put, ways, beside))
     except BaseException:
         for part in parts:
             _take_away(part, taken)
@@ -154,13 +154,21 @@ def _attach(put: Put, spec: ProbeSpec | JoinedSpec, taken: set[str], others: lis
     return Attached(settled, tuple(parts), spec.join([part.layout for part in parts]))
 
 
-def _first(put: Put, ways: list[ProbeSpec], beside: list[ProbeSpec]) -> Installed:
-    """Install the first way that the kernel accepts. Raises the last ProbeRefused if it accepts none."""
-    *most, last = ways
-    for way in most:
-        with suppress(ProbeRefused):
+def _first(put: Put, ways: Ways, beside: list[ProbeSpec]) -> Installed:
+    """Install the first way that the kernel accepts. Raises ProbeRefused with the reason that tells most.
+
+    The refusal of an eprobe tells least: a kernel without eprobes does not say so.
+    """
+    refused: list[tuple[int, ProbeRefused]] = []
+    for way in ways:
+        if isinstance(way, Unsupported):
+            refused.append((1, ProbeRefused(sentence(way.reason))))
+            continue
+        try:
             return put(way, beside)
-    return put(last, beside)
+        except ProbeRefused as error:
+            refused.append((0 if way.verb == "e" else 2, error))
+    raise max(reversed(refused), key=lambda one: one[0])[1]
 
 
 def _take_away(part: Installed, taken: set[str]) -> None:

@@ -50,6 +50,9 @@ NAMESPACE = Settings().namespace
 MOST = 1000
 """The largest number of functions that a pattern may match."""
 
+CALL_NUMBER = "__syscall_nr"
+"""The field with the number of a system call, which its name says."""
+
 WANTED = Metric("counter", "total", "", labels=(Label("comm", COMMON_COMM), Label("caller", "caller")))
 """A metric that makes the plan record each event's thread and caller, to show single events."""
 
@@ -255,7 +258,8 @@ def each_event(probe: Probe, *, stacks: bool) -> Probe:
 def _fetching_all(probe: Probe, kernel: Kernel) -> Probe:
     widened = replace(probe, attach=tuple(_fetching(attach, kernel) for attach in probe.attach))
     # Without eprobes the tracepoint's own record is read, and only the fields that a metric uses.
-    labels = tuple(Label(name, name) for attach in widened.attach for name in attach.fetch)
+    single = [one for attach in widened.attach for one in (attach.begins or (attach,))]
+    labels = tuple(Label(name, name) for one in single for name in one.fetch)
     return replace(
         widened, metrics=tuple(replace(one, labels=one.labels + labels) for one in widened.metrics)
     )
@@ -263,6 +267,13 @@ def _fetching_all(probe: Probe, kernel: Kernel) -> Probe:
 
 def _fetching(attach: Attach, kernel: Kernel) -> Attach:
     target = attach.target
+    if target.kind is Kind.SYSCALL and attach.end is not None and not attach.fetch:
+        from kprobe_exporter.config.sites import BUILT_IN  # noqa: PLC0415 - a table does without
+
+        [begin] = attach.begins
+        names = [name for name in _fetching(begin, kernel).fetch if name != CALL_NUMBER]
+        fetch = {f"arg_{name}" if name in BUILT_IN else name: name for name in names}
+        return replace(attach, begins=(replace(begin, fetch=fetch),))
     if target.kind is not Kind.TRACEPOINT or attach.fetch:
         return attach
     text = kernel.event_format(target.system, target.event)

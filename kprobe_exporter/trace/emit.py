@@ -18,6 +18,9 @@ LONGEST = 40
 
 SYSTEM_CALL_EXIT = "syscalls:sys_exit_"
 
+PROGRAM_TEXT = re.compile(r"(?P<name>[A-Za-z_]\w*):string(?:(?P<several>s)(?:\[(?P<most>\d{1,3})\])?)?")
+"""``filename:string`` and ``argv:strings[8]``, as they are written at the terminal."""
+
 BY = "by_total"
 """The metric of the configuration that counts by fields."""
 
@@ -48,7 +51,7 @@ def configuration(
         lines += [f"      {arg.name}: {_scalar(arg.body)}" for arg in request.definition.args]
     if fetch := dict(request.fetch) | (_counted_fields(request, by) if by is not None else {}):
         lines.append("    fetch:")
-        lines += [f"      {name}: {_scalar(text)}" for name, text in fetch.items()]
+        lines += [f"      {name}: {_fetched(request, text)}" for name, text in fetch.items()]
     if by:
         labels = {name: _label(name, decoder) for name, _, decoder in (one.partition(":") for one in by)}
         lines.append(f"    metrics: {json.dumps([{'counter': BY, 'labels': labels}])}")
@@ -69,6 +72,16 @@ def _counted_fields(request: TraceRequest, by: Sequence[str]) -> dict[str, str]:
     names = {one.partition(":")[0] for one in by} - BUILT_IN
     returned = {"return": "ret"} if f"{target.system}:{target.event}".startswith(SYSTEM_CALL_EXIT) else {}
     return returned | {name: name for name in sorted(names)}
+
+
+def _fetched(request: TraceRequest, text: str) -> str:
+    """Return the YAML of a fetch argument; ``filename:string`` of a system call is text of its program."""
+    if request.target is not None and request.target.kind is Kind.SYSCALL:
+        if found := PROGRAM_TEXT.fullmatch(text):
+            most = f", max: {found['most']}" if found["most"] else ""
+            return f"{{string{found['several'] or ''}: {found['name']}{most}}}"
+        text = re.sub(r"^\$(?=[A-Za-z_]\w*$)", "", text)
+    return _scalar(text)
 
 
 def _label(field: str, decoder: str) -> object:

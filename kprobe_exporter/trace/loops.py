@@ -1,4 +1,4 @@
-"""The loops of ``--json`` and ``--count``: they read pages, write lines and draw the table."""
+"""The loops of ``--json``, ``--count`` and calls in text: they read pages, write lines and draw the table."""
 
 import logging
 import os
@@ -14,6 +14,7 @@ from kprobe_exporter.trace.count import ProbeCounts, TraceCounts, counting
 from kprobe_exporter.trace.objects import ShowAs
 from kprobe_exporter.trace.output import Gone, Output
 from kprobe_exporter.trace.record_lines import Lines
+from kprobe_exporter.trace.record_text import HEADER, show_line
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import columns, draw
 from kprobe_exporter.tracefs.poller import counted_by_trigger, read_counts
@@ -27,7 +28,29 @@ TURN = 0.1
 REDRAW = 1.0
 
 
-def write_events(session: TraceSession, probes: Sequence[Probe], show_as: ShowAs, *, stacks: bool) -> int:
+def write_lines(session: TraceSession, probes: Sequence[Probe], title: str, *, header: bool) -> int:
+    """Write each event as a line in the kernel's style; return the number of lost events."""
+    out, seconds = session.out, session.seconds
+
+    def started() -> None:
+        out.say(f"Tracing {title}{'. Ctrl-C to end.' if seconds is None else f' for {seconds:g} seconds...'}")
+        if header:
+            out.say(HEADER)
+
+    lost = write_events(session, probes, show_line, stacks=False, started=started)
+    with suppress(Gone):
+        out.say("\nEnding tracing...")
+    return lost
+
+
+def write_events(
+    session: TraceSession,
+    probes: Sequence[Probe],
+    show_as: ShowAs,
+    *,
+    stacks: bool,
+    started: Callable[[], None] = lambda: None,
+) -> int:
     """Write each event, as ``show_as`` has it; return the number of lost events."""
     lines = Lines(session.out.write_raw, stacks=stacks)
     wanted = [each_event(probe, stacks=stacks) for probe in probes]
@@ -37,7 +60,7 @@ def write_events(session: TraceSession, probes: Sequence[Probe], show_as: ShowAs
             show = show_as(plan.probe.name, attached.layout, spec.kind, spec.target)
             lines.add(attached.layout, show, attached.residual_filter)
         with suppress(Gone):
-            run_until_end(session, capture, lambda passed: None)
+            run_until_end(session, capture, lambda passed: None, started=started)
             lines.finish()
         stats = buffer_stats(session.instance.files, session.instance.path)
     return stats.overrun + stats.dropped
@@ -104,18 +127,21 @@ def run_until_end(
     every_interval: Callable[[float], None],
     paused: Callable[[], None] = lambda: None,
     interval: float | None = REDRAW,
+    started: Callable[[], None] = lambda: None,
 ) -> float:
     """Enable, read until the session ends, disable, read the rest; return the seconds it was enabled.
 
-    ``paused`` is called when nothing is recorded any more, and the kernel's hist triggers still are there.
+    ``started`` is called once events are recorded. ``paused`` is called when nothing is recorded any more,
+    and the kernel's hist triggers still are there.
     """
     seconds, out = session.seconds, session.out
     capture.enable()
     for plan, attached in zip(capture.plans, capture.attached, strict=True):
         log.info("%s is traced at %s: %s", plan.probe.name, attached.spec.target, attached.spec.because)
     log.info("%s traced", counted(len(capture.attached), "probe"))
+    started()
     session.begin()
-    started = time.monotonic()
+    begun = time.monotonic()
     drawn = passed = 0.0
     while not out.stop.is_set() and (seconds is None or passed < seconds):
         ends = [] if interval is None else [drawn + interval]
@@ -125,7 +151,7 @@ def run_until_end(
         if capture.pipe is not None:
             capture.pipe.empty(last=False)
         session.look()
-        passed = time.monotonic() - started
+        passed = time.monotonic() - begun
         ending = seconds is not None and passed >= seconds
         if interval is not None and passed - drawn >= interval and not ending:
             every_interval(passed)
@@ -135,7 +161,7 @@ def run_until_end(
     paused()
     for attached in capture.attached:
         attached.disable()
-    passed = time.monotonic() - started
+    passed = time.monotonic() - begun
     if capture.pipe is not None:
         capture.pipe.empty(last=True)
     return passed

@@ -39,6 +39,10 @@ IN_FILE = re.compile(rf"(?P<path>/.*|{SONAME.pattern}):(?P<symbol>[^:%(]+)(?P<su
 _RECEIVER = re.compile(r"\(\*(\w+)\)")
 """A receiver in Go: net/http.(*Server).Serve."""
 
+
+PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*)(:\w+(\[\d+\])?)?")
+"""An argument that begins with the name of a parameter or of a system call's field."""
+
 ATTACHED = frozenset(Kind) - {Kind.PAIR}
 
 _HEADS = {
@@ -57,7 +61,7 @@ class TraceRequest:
     """A request to trace, under ``name``.
 
     ``definition`` is the kernel's line. It is None for a tracepoint without arguments, a call, a pattern and
-    a USDT probe, which ``target`` names. ``fetch`` are a USDT probe's arguments by name. With a definition,
+    a USDT probe, which ``target`` names. ``fetch`` are the arguments of these two by name. With a definition,
     ``target`` is a place in a file, given by a function's name or in a library given by its soname; the
     definition does not have the offset yet.
     """
@@ -76,6 +80,17 @@ class TraceRequest:
             return f"uprobe {self.name} ({self.definition.render()})"
         what = {ProbeKind.EPROBE: "tracepoint", ProbeKind.TPROBE: "tracepoint", ProbeKind.FPROBE: "fprobe"}
         return f"{what.get(self.definition.kind, 'kprobe')} {self.name}"
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is one function or system call with its entry and its return."""
+        return self.target is not None and self.target.is_call and not self.target.is_pattern
+
+    @property
+    def in_program(self) -> bool:
+        """Whether it is a place in a program or a library."""
+        by_definition = self.definition is not None and self.definition.kind is ProbeKind.UPROBE
+        return by_definition or (self.target is not None and self.target.kind.in_file)
 
     @property
     def function(self) -> Target | None:
@@ -209,12 +224,10 @@ def _attached(target: Target, arguments: list[str]) -> TraceRequest:
     name = name.strip("_") or "every" if target.is_pattern else name
     if target.path and not target.symbol:
         name = event_name(f"{target.path}:{target.offset:#x}")
-    if target.is_pattern or target.is_call or (target.kind is Kind.TRACEPOINT and not arguments):
-        if arguments:
-            what = "a pattern" if target.is_pattern else f"a {target.kind}"
-            raise GrammarError(f"{what} takes no arguments here, name one event", " ".join(arguments))
-        return TraceRequest(name, None, target)
-    if target.kind is Kind.USDT:
+    if target.is_pattern and arguments:
+        raise GrammarError("a pattern takes no arguments here, name one event", " ".join(arguments))
+    bare = target.kind is Kind.TRACEPOINT and not arguments
+    if target.is_pattern or target.is_call or target.kind is Kind.USDT or bare:
         return TraceRequest(name, None, target, tuple(map(_fetched, arguments, range(1, len(arguments) + 1))))
     if target.kind.in_file and target.symbol:
         words = [f"{_HEADS[target.kind]}:{name}", _unplaced(target), *arguments]
@@ -228,6 +241,9 @@ def _attached(target: Target, arguments: list[str]) -> TraceRequest:
 
 
 def _fetched(argument: str, number: int) -> tuple[str, str]:
-    """Return the name and the expression of ``[NAME=]EXPRESSION``."""
+    """Return the name and the expression of ``[NAME=]EXPRESSION``: of a parameter or a field its own name."""
     name, equals, expression = argument.partition("=")
-    return (name, expression) if equals else (f"arg{number}", argument)
+    if equals:
+        return name, expression
+    own = PARAMETER.fullmatch(argument)
+    return own["name"] if own else f"arg{number}", argument

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kprobe_exporter.elf import locate, locate_usdt
 from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError, sentence
 from kprobe_exporter.grammar.definition import ProbeKind
+from kprobe_exporter.grammar.fetch import parse_fetch
 from kprobe_exporter.grammar.place import FileOffset, Symbol
 from kprobe_exporter.grammar.target import Kind, Target, is_system_call
 from kprobe_exporter.plan.typed import argument_of_system_call
@@ -120,9 +121,14 @@ def _function(request: TraceRequest, function: Target, files: MountedTracefs, ro
 
 def _with_arguments(request: TraceRequest, name: str, function: str) -> TraceRequest:
     """Read the arguments of the system call ``name``. Raises UsageError."""
-    if request.definition is None:
-        return request
     try:
+        if request.definition is None:
+            read = ((key, parse_fetch(text)) for key, text in request.fetch)
+            fetch = [
+                (key, replace(arg, expression=argument_of_system_call(arg, name, function)).body)
+                for key, arg in read
+            ]
+            return replace(request, fetch=tuple(fetch))
         args = [
             replace(arg, expression=argument_of_system_call(arg, name, function))
             for arg in request.definition.args

@@ -30,15 +30,18 @@ NOTES = rb"(?:(?:CPU:\d+ \[LOST \d+ EVENTS\]|#{2,} CPU \d+ buffer started #{2,})
 """The kernel's own lines before an entry. An entry itself begins with the thread's name in 16 columns, the
 first of them a blank, so that no name can look like them."""
 
+USER_STACKS = ("userstacktrace", "sym-userobj")
+"""The options with which the kernel prints a program's stack, each address as ``FILE[+0xOFFSET]``."""
+
 STACK = rb"(?: => [^\n]*\n)+"
 
 ENTRY = re.compile(
     rb"(?P<notes>" + NOTES + rb")"
     rb"(?P<head>.{16}-\d+ [^:]*: )"
-    rb"(?:(?P<stack><stack trace>\n" + STACK + rb")|(?P<body>.*))",
+    rb"(?:(?P<stack><(?:user )?stack trace>\n" + STACK + rb")|(?P<body>.*))",
     re.DOTALL,
 )
-"""An entry of trace_print_context() (kernel/trace/trace_output.c): a kernel stack, which is of several lines,
+"""An entry of trace_print_context() (kernel/trace/trace_output.c): a stack, which is of several lines,
 or an event, whose own name stands in front of all that a program can choose."""
 
 TURN = 0.2
@@ -59,7 +62,13 @@ def show_format(instance: Instance, specs: Sequence[ProbeSpec], out: Output) -> 
 
 
 def trace(
-    session: TraceSession, specs: Sequence[ProbeSpec], title: str, *, header: bool, stacks: bool
+    session: TraceSession,
+    specs: Sequence[ProbeSpec],
+    title: str,
+    *,
+    header: bool,
+    stacks: bool,
+    user_stacks: bool = False,
 ) -> int:
     """Trace until the session ends; return the number of events lost because the ring buffer was full.
 
@@ -67,8 +76,8 @@ def trace(
     """
     instance, out, seconds, look = session.instance, session.out, session.seconds, session.look
     with installed(instance, specs) as probes:
-        if stacks:
-            instance.write("options/stacktrace", "1")
+        for option in (*(["stacktrace"] if stacks else []), *(USER_STACKS if user_stacks else [])):
+            instance.write(f"options/{option}", "1")
         with open(instance.open_pipe(), "rb", buffering=0) as pipe:
             for probe in reversed(probes):
                 probe.enable()

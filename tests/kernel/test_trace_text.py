@@ -169,7 +169,7 @@ def test_tracepoints_calls_and_functions_of_a_library(trace: StartTrace) -> None
         "sched:sched_process_exec": (b"sched:sched_process_exec", rb": sched_process_exec: filename=/"),
         of_file: (b"tracepoint sched_process_exec", rb' f="/'),
         "call:do_sys_openat2": (b"call:do_sys_openat2", rb" <- do_sys_openat2\)"),
-        "syscall:execve": (b"syscall:execve", rb": sys_execve\(filename: "),
+        "syscall:execve": (b"syscall:execve", rb": execve: \(execve\) filename=0x"),
         f"p:mine {libc}:getppid a=$stack:u64": (
             f"uprobe mine (p:mine {libc}:0x".encode(),
             rb": \(0x\w+\) a=\d",

@@ -305,6 +305,21 @@ def test_a_filter_of_the_kernel_alone_is_not_shared(instance: Instance, kernel: 
     assert filters(kernel) == ["common_flags == 1", "0"]
 
 
+def test_reason_of_the_plan_where_eprobes_are_refused(instance: Instance, kernel: Picky, plan: Plans) -> None:
+    """The kernel's own answer to an eprobe that it does not know, EINVAL, tells nothing."""
+    kernel.eprobes = False
+    begin = f"{{to: '{EXIT}', fetch: {{a: '+8($ret):u8'}}}}"
+    pair = f"attach: {{pair: {{from: {begin}, to: '{EXEC}', key: tid}}}}"
+    attached, refused = settle(
+        instance, plan(f"{pair}, metrics: [{{counter: a_total, labels: [a]}}]"), set(), []
+    )
+    assert attached is None
+    assert [*refused.values()] == [
+        "'a' is behind a field, which only an eprobe can follow: attach to a function that has the value, as"
+        " kprobe:FUNCTION, and fetch its $arg1 and so on."
+    ]
+
+
 def test_beside_others_it_is_told_which(instance: Instance, kernel: Picky, plan: Plans) -> None:
     kernel.eprobes = False
     other = plan(f"attach: '{EXEC}', metrics: [{{counter: a_total}}]").alternatives

@@ -23,6 +23,29 @@ from kprobe_exporter.trace.request import parse_request
         ),
         ("call:vfs_read", None, False, "probes:\n  - name: vfs_read\n    attach: call:vfs_read\n"),
         (
+            "call:vfs_read count size=$arg3:u64 $arg1",
+            "duration > 0.01",
+            False,
+            "probes:\n  - name: vfs_read\n    attach: call:vfs_read\n"
+            '    filter: "duration > 0.01"\n'
+            '    fetch:\n      count: count\n      size: "$arg3:u64"\n      arg3: "$arg1"\n',
+        ),
+        (
+            "syscall:openat filename:string flags=$flags +0($filename):ustring dfd",
+            None,
+            False,
+            "probes:\n  - name: openat\n    attach: syscall:openat\n    fetch:\n"
+            "      filename: {string: filename}\n      flags: flags\n"
+            '      arg3: "+0($filename):ustring"\n      dfd: dfd\n',
+        ),
+        (
+            "syscall:execve argv:strings envp=envp:strings[3]",
+            None,
+            False,
+            "probes:\n  - name: execve\n    attach: syscall:execve\n    fetch:\n"
+            "      argv: {strings: argv}\n      envp: {strings: envp, max: 3}\n",
+        ),
+        (
             "sched:sched_switch",
             None,
             False,

@@ -122,6 +122,14 @@ def test_an_argument_of_a_system_call(kernel: Path) -> None:
         find(kernel, "kprobe:sys_read $arg9")
 
 
+def test_an_argument_of_a_system_call_with_its_return(kernel: Path) -> None:
+    request = find(kernel, "call:sys_read fd=$arg1:u32 +0($arg2):ustring").request
+    assert str(request.target) == "call:__x64_sys_read"
+    assert request.fetch == (("fd", "+112($arg1):u32"), ("arg2", "+0(+104($arg1)):ustring"))
+    with pytest.raises(UsageError, match=r"^a system call has no \$arg9, only \$arg1 to \$arg6\.$"):
+        find(kernel, "call:sys_read $arg9")
+
+
 def test_where_a_function_of_a_file_was_found(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "locate", lambda target, files: Code(0x1234, "EM_X86_64"))
     request = find(kernel, "r:/bin/bash:readline").request
