@@ -12,7 +12,7 @@ from typing import Literal
 from kprobe_exporter.aggregate.attached_layout import attribute_readers
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import getter, is_writable, passes
-from kprobe_exporter.config.model import Export, Lines, Otlp
+from kprobe_exporter.config.model import Export, LinesExport, Otlp
 from kprobe_exporter.export.lines import Destination, LineWriter
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import Channel, Sender, SignalCounts, short_turns
@@ -74,7 +74,7 @@ class OtlpExport:
     def __init__(
         self,
         otlp: Otlp,
-        lines: Lines | None,
+        lines: LinesExport | None,
         identity: Identity | None,
         exemplify: Callable[[str, Exemplar], None],
     ) -> None:

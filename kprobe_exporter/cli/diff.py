@@ -12,7 +12,7 @@ from kprobe_exporter.cli.options import config_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.diagnose.kernel_diff import (
     SUBJECTS,
-    Difference,
+    NameDifference,
     ProbeDifference,
     compare,
     compare_probes,
@@ -98,7 +98,7 @@ def _matching(names: Mapping[str, str], matches: Callable[[str], bool]) -> dict[
 
 def _lines(
     kernels: tuple[KernelFiles, KernelFiles],
-    found: Mapping[str, list[Difference]],
+    found: Mapping[str, list[NameDifference]],
     probes: list[ProbeDifference],
     listed: Iterable[str],
     *,
@@ -116,7 +116,7 @@ def _lines(
     return lines
 
 
-def _line(one: Difference) -> str:
+def _line(one: NameDifference) -> str:
     text = f" {one.old} -> {one.new}" if one.mark == "~" else ""
     return f"{one.mark} {one_line(one.name)}{one_line(text)}"
 
@@ -137,7 +137,7 @@ def _probe_lines(probes: list[ProbeDifference]) -> list[str]:
 
 def _as_json(
     kernels: tuple[KernelFiles, KernelFiles],
-    found: Mapping[str, list[Difference]],
+    found: Mapping[str, list[NameDifference]],
     probes: list[ProbeDifference],
 ) -> dict[str, object]:
     old, new = ({"kernel": kernel.release, "machine": kernel.machine} for kernel in kernels)

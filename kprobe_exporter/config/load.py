@@ -27,7 +27,7 @@ from kprobe_exporter.config.fields import Decoders, threshold
 from kprobe_exporter.config.files import Unusable, expand, read
 from kprobe_exporter.config.kernel_aggregation import refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import MetricBuilder, duration_buckets, return_buckets
-from kprobe_exporter.config.model import MAXACTIVE, Config, Export, Lines, Metric, Otlp, Probe, Settings
+from kprobe_exporter.config.model import MAXACTIVE, Config, Export, LinesExport, Metric, Otlp, Probe, Settings
 from kprobe_exporter.config.names import MetricNames, wrong_with_space
 from kprobe_exporter.config.otlp import ExportModel, LinesModel, OtlpModel
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
@@ -73,7 +73,7 @@ class _Loading:
         settings = self._settings(files)
         self.native = settings.native_histograms
         otlp = self._otlp(files) if with_otlp else None
-        lines = Lines(**dict(self._merged(files, "lines", LinesModel)))
+        lines = LinesExport(**dict(self._merged(files, "lines", LinesModel)))
         _check_probe_names(files)
         names = MetricNames(settings.namespace)
         probes = list(self._probes(files, names))

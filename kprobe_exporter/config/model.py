@@ -200,7 +200,7 @@ class Otlp:
     metrics: float | None = None
 
 
-class Lines(NamedTuple):
+class LinesExport(NamedTuple):
     """Where lines of JSON go; the fields of ``LinesModel`` describe them."""
 
     to: str
@@ -338,7 +338,7 @@ class Config:
     files: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     otlp: Otlp | None = None
-    lines: Lines | None = None
+    lines: LinesExport | None = None
 
     @property
     def exports(self) -> Otlp | None:

@@ -20,7 +20,7 @@ from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.tracefs.kernel_files import BTF, KernelFiles
 
 
-class Difference(NamedTuple):
+class NameDifference(NamedTuple):
     """One name that differs. ``old`` and ``new`` are its descriptions, None where the kernel lacks it."""
 
     name: str
@@ -109,14 +109,14 @@ SUBJECTS: Mapping[str, Callable[[KernelFiles], dict[str, str]]] = {
 """What is compared, by name."""
 
 
-def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:
+def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[NameDifference]:
     """Return the names that differ, sorted.
 
     A field or a member counts only if both kernels have its owner: the owner's own line tells the rest.
     """
     owners = _owners(old) & _owners(new)
     return [
-        Difference(name, old.get(name), new.get(name))
+        NameDifference(name, old.get(name), new.get(name))
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name) and _owner(name) in owners
     ]

@@ -40,7 +40,7 @@ class Destination(NamedTuple):
     files: int
 
 
-class Target(Protocol):
+class LineTarget(Protocol):
     """What takes lines, each with its line end. Its methods raise OSError."""
 
     def write(self, lines: Sequence[bytes]) -> None: ...
@@ -50,7 +50,9 @@ class Target(Protocol):
 class LineWriter:
     """The sender of a channel whose items are lines. One thread calls ``export``."""
 
-    def __init__(self, destination: Destination, make: Callable[[Destination], Target] | None = None) -> None:
+    def __init__(
+        self, destination: Destination, make: Callable[[Destination], LineTarget] | None = None
+    ) -> None:
         self._name = one_line(destination.to)
         self._target = (make or _target)(destination)
         self._trouble = Trouble(QUIET)
@@ -166,8 +168,8 @@ class _Syslog:
             self._socket = None
 
 
-def _target(destination: Destination) -> Target:
-    kinds: dict[str, Callable[[Destination], Target]] = {STDOUT: _Stdout, SYSLOG: _Syslog}
+def _target(destination: Destination) -> LineTarget:
+    kinds: dict[str, Callable[[Destination], LineTarget]] = {STDOUT: _Stdout, SYSLOG: _Syslog}
     return kinds.get(destination.to, RotatedFile)(destination)
 
 

@@ -170,6 +170,16 @@ def test_doctor_finds_nothing_that_hinders(tracefs: Path, command: str) -> None:
     assert invoke(command).exit_code == 0
 
 
+@reads(diff="kprobe-exporter diff --list")
+def test_two_saved_kernels_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, diff: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for saved in (ROOT / "tests/fixtures/kernels").iterdir():
+        (tmp_path / saved.name).symlink_to(saved)
+    result = invoke(diff)
+    assert result.exit_code == 1
+    assert block("skb:kfree_skb.reason") == f"$ {diff}\n{result.stdout}"
+
+
 @needs_kprobes
 @reads(save="kprobe-exporter doctor --save", check="kprobe-exporter check --against")
 def test_a_configuration_is_checked_against_a_saved_kernel(

@@ -154,7 +154,7 @@ def test_bad_spaces(problems: Problems, key: str, name: str) -> None:
     ("decode", "sentence"),
     [
         ("erno", "there is no decoder 'erno', did you mean 'errno'?"),
-        ("zzz", "there is no decoder 'zzz', there is errno, map, name or usym"),
+        ("zzz", "there is no decoder 'zzz', there is age, argv, errno"),
         ("{errno: 3}", "errno takes no options"),
         ("[errno, map]", "decode[1]: map wants a mapping"),
         ("{errno: null, map: {}}", "a mapping of one key: {NAME: OPTIONS}"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.config.load import load as load_config
-from kprobe_exporter.diagnose.kernel_diff import SUBJECTS, Difference, compare, compare_probes
+from kprobe_exporter.diagnose.kernel_diff import SUBJECTS, NameDifference, compare, compare_probes
 from kprobe_exporter.diagnose.saved_kernel import load
 from kprobe_exporter.labels import DECODERS
 
@@ -19,7 +19,7 @@ def names(subject: str, kernel: str) -> dict[str, str]:
     return SUBJECTS[subject](load(KERNELS / f"{kernel}.tar.xz").kernel)
 
 
-def differences(subject: str, old: str, new: str) -> dict[str, Difference]:
+def differences(subject: str, old: str, new: str) -> dict[str, NameDifference]:
     before, after = names(subject, old), names(subject, new)
     return {one.name: one for one in compare(before, after)}
 
