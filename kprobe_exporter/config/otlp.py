@@ -147,7 +147,7 @@ class OtlpModel(Strict):
 
 
 class LinesModel(Strict):
-    """Where events go that are exported as lines of JSON."""
+    """The destination of the events that are exported as lines of JSON."""
 
     to: Annotated[str, Field(pattern=r"^(stdout|syslog|/.+)$", max_length=4095)] = "stdout"
     """`stdout`, `syslog` (the socket /dev/log), or the absolute path of a file."""

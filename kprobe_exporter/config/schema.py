@@ -295,7 +295,7 @@ class Document(Strict):
     probes: list[ProbeModel] = Field(default_factory=no_items)
     """The probes; those of all files are combined."""
     lines: LinesModel = Field(default_factory=LinesModel)
-    """Where events go that are exported as lines of JSON (`export: line`)."""
+    """The destination of the events that are exported as lines of JSON (`export: line`)."""
     otlp: OtlpModel = Field(default_factory=OtlpModel)
     """The destinations of OpenTelemetry's log records, spans and metrics; without it nothing is sent."""
 

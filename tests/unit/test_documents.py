@@ -40,7 +40,7 @@ NOT_RUN = {
 
 NAMED = {
     "kprobe-exporter trace": "asks for a definition; docs/command-line.md has some, which are run",
-    "kprobe-exporter diff OLD NEW [FILE]": "asks for two kernels; docs/operating.md has a command, which is run",
+    "kprobe-exporter diff OLD NEW [FILE]": "asks for two kernels; docs/operating.md compares some",
     "kprobe-exporter tool NAME": "asks for a tool; each is run under a load",
 }
 """Entries of the table of commands that are not complete commands."""
