@@ -42,7 +42,7 @@ class Member(NamedTuple):
         """Return the fetch expressions from the ``root`` to the value; all but the last are pointers."""
         found = [root]
         for offset in self.offsets:
-            found.append(f"+{offset}({found[-1]})")
+            found.append(f"{offset:+}({found[-1]})")
         return tuple(found)
 
 
@@ -138,7 +138,7 @@ class _Walk:
     ) -> _Spot:
         """Step to a member of the structure that a cast names, or of the only one of several that has it."""
         having = [one for one in structures if any(row.name == step.name for row in self.of.rows(one))]
-        spots = [self._member(_Spot(one, (*offsets, 0)), step) for one in having or structures[:1]]
+        spots = [self._member(_Spot(one, (*offsets, path.shift)), step) for one in having or structures[:1]]
         spot, *others = dict.fromkeys(spots)
         if others:
             places = " or ".join(

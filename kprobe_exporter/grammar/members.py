@@ -8,12 +8,16 @@ from kprobe_exporter.grammar.lexis import fail, kernel_number
 LONGEST_PATH = 255
 """Characters of a path. The kernel never sees it, only the offsets that it stands for."""
 
+MAX_SHIFT = 1 << 16
+"""The most bytes by which a pointer is moved."""
+
 _BASE = re.compile(r"\$?[A-Za-z_]\w*", re.ASCII)
 _CAST = re.compile(
     r"\((?:(?:struct|union) +)?((?:[A-Za-z_]\w*:)?[A-Za-z_]\w*)(?: *\*)?\)(?=[A-Za-z_$(])", re.ASCII
 )
 _MODULE = re.compile(r"(?<=\()[A-Za-z_]\w*:(?=[A-Za-z_]\w*\))", re.ASCII)
 _STEP = re.compile(r"(->|\.)([A-Za-z_]\w*)|\[([^\]]*)\]", re.ASCII)
+_SHIFT = re.compile(r"([+-])(\w+)(?=\))", re.ASCII)
 _LOOKS_LIKE_ONE = re.compile(r"[$A-Za-z_(].*(->|[\w)\]]\.|\[)|\(", re.ASCII)
 
 
@@ -33,13 +37,14 @@ class MemberPath(NamedTuple):
     """A value behind another one. ``base`` is a parameter, ``$retval``, ``$argN``, or a path in parentheses.
 
     ``cast`` names the structure to which ``base`` is taken to point, as ``NAME`` or, among the types of a
-    module, as ``MODULE:NAME``; "" for its declared type.
+    module, as ``MODULE:NAME``; "" for its declared type. ``shift`` is added to the address that is cast.
     """
 
     base: "str | MemberPath"
     steps: tuple[Step, ...]
     cast: str = ""
     column: int = 0
+    shift: int = 0
 
     @property
     def root(self) -> str:
@@ -47,7 +52,8 @@ class MemberPath(NamedTuple):
         return self.base if isinstance(self.base, str) else self.base.root
 
     def __str__(self) -> str:
-        base = self.base if isinstance(self.base, str) else f"({self.base})"
+        shift = f"{self.shift:+}" if self.shift else ""
+        base = self.base if isinstance(self.base, str) else f"({self.base}{shift})"
         return (f"({self.cast})" if self.cast else "") + base + "".join(map(str, self.steps))
 
 
@@ -75,12 +81,17 @@ def parse_path(text: str) -> MemberPath:
 
 
 def _parse(text: str, at: int) -> tuple[MemberPath, int]:
-    start, cast = at, ""
+    start, cast, shift = at, "", 0
     if found := _CAST.match(text, at):
         cast, at = found[1], found.end()
     base: str | MemberPath
     if text[at : at + 1] == "(":
         base, at = _parse(text, at + 1)
+        if cast and (found := _SHIFT.match(text, at)):
+            parsed = kernel_number(found[2], 0, MAX_SHIFT)
+            if parsed is None:
+                fail(f"{found[2]!r} is no number of bytes: write at most {MAX_SHIFT}", text, found.start(2))
+            shift, at = (-parsed if found[1] == "-" else parsed), found.end()
         if text[at : at + 1] != ")":
             fail("this must end with ')'", text, at)
         at += 1
@@ -94,10 +105,10 @@ def _parse(text: str, at: int) -> tuple[MemberPath, int]:
         operator, name_, index = found.groups()
         number = 0
         if operator is None:
-            parsed = kernel_number(index, 0, 2**31 - 1)
-            if parsed is None:
+            element = kernel_number(index, 0, 2**31 - 1)
+            if element is None:
                 fail(f"{index!r} is no index: write a constant number", text, at + 1)
-            number = parsed
+            number = element
         steps.append(Step(operator or "[]", name_ or "", number, at))
         at = found.end()
-    return MemberPath(base, tuple(steps), cast, start), at
+    return MemberPath(base, tuple(steps), cast, start, shift), at

@@ -60,6 +60,8 @@ def resolve(text: str, written: str | None = None) -> Member:
         ("(disk_t)sk->disk_name", (12,), "string", None, 0),
         ("(gendisk)(sk->sk_user_data)->disk_name", (144, 12), "string", None, 0),
         ("(socket)(sk->sk_cookie)->sk->sk_cookie", (512, 8, 512), "u64", None, 0),
+        ("(gendisk)(sk->sk_user_data-20)->disk_name", (144, -8), "string", None, 0),
+        ("(gendisk)(addr+0x10)->disk_name", (28,), "string", None, 0),
     ],
 )
 def test_a_path_leads_to_offsets_and_a_type(
@@ -89,6 +91,7 @@ def test_a_written_type_replaces_that_of_the_member(
 def test_the_reads_go_from_the_root_to_the_value() -> None:
     expected = ("$arg1", "+168($arg1)", "+8(+168($arg1))", "+512(+8(+168($arg1)))")
     assert resolve("sk->sk_socket->sk->sk_cookie").reads("$arg1") == expected
+    assert resolve("(gendisk)(addr-20)->disk_name").reads("$arg1") == ("$arg1", "-8($arg1)")
 
 
 @pytest.mark.parametrize(
@@ -161,6 +164,8 @@ def test_the_reads_go_from_the_root_to_the_value() -> None:
         ("(sock)count->sk_cookie", "count is int, no address that could be cast", 0),
         ("(sock)addr.sk_cookie", "addr is a pointer here: write ->sk_cookie", 10),
         ("(sock)addr", "a cast needs a member: write (STRUCT)VALUE->MEMBER", 10),
+        ("(gendisk)(addr-65537)->label", "'65537' is no number of bytes: write at most 65536", 15),
+        ("(addr-4)->label", "this must end with ')'", 5),
         ("skb->len", "the type of skb is not known: cast it, as (STRUCT)skb->MEMBER", 0),
         ("sk->sk_cookie+1", "'+1' is no step: write ->MEMBER, .MEMBER or [INDEX]", 13),
         ("(sock)(addr->x", "this must end with ')'", 14),
