@@ -94,7 +94,8 @@ def _texts(field: Field, data: Buffer, start: int, end: int) -> bytes:
 def _vector(field: Field, data: Buffer, start: int, end: int) -> bytes | None:
     """Return the strings of an argv joined by blanks, with ``...`` for further ones.
 
-    None if one of them is unreadable.
+    None if none is readable. An unreadable one is ``?``, and so is an empty one before Linux 6.16, whose
+    strncpy_from_user_nofault() returned 0 (mm/maccess.c).
     """
     [guard] = field.guards
     pointers = struct.unpack_from(f"={field.length + 1}Q", data, start + guard)
@@ -103,9 +104,9 @@ def _vector(field: Field, data: Buffer, start: int, end: int) -> bytes | None:
     found = [
         _located(field, data, start, first + 4 * number, end) for number in range(min(length, field.length))
     ]
-    texts = [text for text in found if text is not None]
+    texts = [b"?" if text is None else text for text in found]
     more = [b"..."] if length > field.length else []
-    return b" ".join(texts + more) if len(texts) == len(found) else None
+    return b" ".join(texts + more) if any(text is not None for text in found) else None
 
 
 def _array(field: Field, names: Names) -> Read:
