@@ -213,11 +213,12 @@ def _reading(
         session.buffer_kib,
     )
     own = follow()
+    filters = record_filters(one.part_filters for one in capture.attached)
     buffers.prepare(
         symbols,
         layouts | own,
         recipes,
-        record_filters(one.part_filters for one in capture.attached),
+        filters | capture.facts.starts(buffers.thread_started),
         Joins(joins),
         tgid=single or wants_tgid(probes),
         of_threads=own,

@@ -5,10 +5,16 @@ from contextlib import suppress
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.identity.processes import Process, Processes
+from kprobe_exporter.model.aggregation import RecordFilter
 from kprobe_exporter.model.records import LAYOUT_ID, OF_THREADS, TID, TIME, Batch, Layout, Record
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import Kernel
-from kprobe_exporter.probing.thread_tracepoints import PROCESS_EVENTS, OwnTracepoints, process_handlers
+from kprobe_exporter.probing.thread_tracepoints import (
+    PROCESS_EVENTS,
+    STARTED,
+    OwnTracepoints,
+    process_handlers,
+)
 from kprobe_exporter.tracefs.instance import Instance
 
 
@@ -41,6 +47,17 @@ class ProcessFacts:
                 instance.threads.write("buffer_percent", "0")
         return {part.layout: part.system for part in self._own.parts}
 
+    def starts(self, started: Callable[[int, int, int], None]) -> dict[int, RecordFilter]:
+        """Return the filters that pass the starts of threads on to ``started``, while they are read.
+
+        So the process of a thread is known before its own events need it, however short its life is.
+        """
+        return {
+            part.layout.layout_id: RecordFilter(_teller(part.layout, started), None)
+            for part in self._own.parts
+            if part.event == STARTED.event
+        }
+
     def begin(self) -> None:
         """Record the events, then read the processes that live."""
         with suppress(ProbeRefused):
@@ -70,3 +87,13 @@ class ProcessFacts:
         key = record[TID], record[TIME]
         process = self._noted.get(key) or self._noted_before.get(key)
         return None if process is None else self._processes.fact_of(process, name, record[TIME])
+
+
+def _teller(layout: Layout, started: Callable[[int, int, int], None]) -> Callable[[Record], bool]:
+    child, flags = layout.index("child"), layout.index("flags")
+
+    def tell(record: Record) -> bool:
+        started(record[TID], record[child], record[flags])
+        return True
+
+    return tell

@@ -63,6 +63,14 @@ def test_facts_before_and_after_an_exec(facts: ProcessFacts) -> None:
     assert facts.of(late, "exe") is None
 
 
+def test_starts_of_threads_are_told_while_they_are_read(facts: ProcessFacts) -> None:
+    told: list[tuple[int, int, int]] = []
+    filters = facts.starts(lambda *start: told.append(start))
+    assert filters.keys() == {STARTED.layout_id}
+    assert filters[1].test(record(1, 10, PARENT, CHILD, 0, b"sh"))
+    assert told == [(PARENT, CHILD, 0)]
+
+
 def test_facts_after_a_loss(facts: ProcessFacts) -> None:
     facts.take(Batch(records=[record(2, 30, CHILD, b"/bin/ls", CHILD)]))
     facts.take(Batch(losses=[Loss(0, 31, 32)]))
