@@ -78,7 +78,7 @@ def cells(
         label = labels[index]
         text, value, change = texts[column.key], getter(layout, label.field), changes.get(index)
         if label.first in OF_PROCESS:
-            return partial(_fact, label, fact)
+            return partial(_fact, label, fact, column.factor is not None)
         if label.decoders:
             return text
 
@@ -95,10 +95,13 @@ def cells(
     return [of(column) for column in columns]
 
 
-def _fact(label: LabelSpec, fact: FactOf, record: Record) -> Cell:
-    """Return a fact of a record's process: a number as it is, else the text that the decoders make of it."""
+def _fact(label: LabelSpec, fact: FactOf, measured: bool, record: Record) -> Cell:
+    """Return a fact of a record's process: a number as it is, else the text that the decoders make of it.
+
+    In a column with a unit, the age is a number, too.
+    """
     value = fact(record, label.first)
-    if isinstance(value, int) and len(label.decoders) == 1 and label.first in NUMBERS:
+    if isinstance(value, int) and len(label.decoders) == 1 and (measured or label.first in NUMBERS):
         return value
     return decoded(label, value)[0]
 
