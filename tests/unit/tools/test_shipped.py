@@ -15,7 +15,7 @@ from kprobe_exporter.trace.run_tool import probes_of
 
 SAMPLES: dict[str, Any] = {
     "flag": True,
-    "text": "x",
+    "text": "/x",
     "number": 4,
     "time": 0.01,
     "size": "4KiB",

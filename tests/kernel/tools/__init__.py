@@ -1,0 +1,1 @@
+"""Terminal tools under loads that record what they did, by subject."""
