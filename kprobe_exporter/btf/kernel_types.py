@@ -58,7 +58,14 @@ class KernelTypes:
         root: Callable[[str], int | None] = lambda name: None,
     ) -> Member:
         """Return where the path ``text`` leads; see ``resolve`` of btf/members.py. Raises GrammarError."""
-        return resolve(self.structures(module), parse_path(text), root, written, text, self.structures)
+        path = parse_path(text)
+        try:
+            start = self.structures(module)
+        except GrammarError:  # the module is not loaded: only a cast to a structure of the kernel leads on
+            if path.module != KERNEL:
+                raise
+            start, root = self.structures(), lambda name: None
+        return resolve(start, path, root, written, text, self.structures)
 
     def roots(self, module: str, function: str) -> Mapping[str, int]:
         """Return the types' numbers of a function's parameters, by name and as ``$argN``, and of ``$retval``.

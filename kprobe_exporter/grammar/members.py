@@ -51,6 +51,11 @@ class MemberPath(NamedTuple):
         """The value from which the path starts."""
         return self.base if isinstance(self.base, str) else self.base.root
 
+    @property
+    def module(self) -> str:
+        """The module whose structure the first cast names, "" for none."""
+        return self.cast.rpartition(":")[0] if isinstance(self.base, str) else self.base.module
+
     def __str__(self) -> str:
         shift = f"{self.shift:+}" if self.shift else ""
         base = self.base if isinstance(self.base, str) else f"({self.base}{shift})"

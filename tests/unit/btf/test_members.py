@@ -242,6 +242,16 @@ def test_a_cast_to_a_type_of_a_module() -> None:
         KernelTypes(mapped({"vmlinux": base.data()})).member("(none:slot)x->number")
 
 
+def test_a_cast_to_the_kernel_needs_no_types_of_the_module() -> None:
+    """A function of a module that is not loaded yet has arguments of the kernel's types."""
+    base = Blob()
+    base.struct("slot", 8, ("number", base.int_("u64", 64), 0))
+    known = KernelTypes(mapped({"vmlinux": base.data()}))
+    assert known.member("(vmlinux:slot)$arg1->number", module="ext4").offsets == (0,)
+    with pytest.raises(GrammarError, match="there are no types of the module ext4"):
+        known.member("(slot)$arg1->number", module="ext4")
+
+
 def mapped(data: Mapping[str, bytes]) -> Callable[[str], bytes]:
     def read(name: str) -> bytes:
         if name not in data:
