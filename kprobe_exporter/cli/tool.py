@@ -17,7 +17,16 @@ from kprobe_exporter.diagnose.dry_run import look_each
 from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.symbols.addresses import Symbols
-from kprobe_exporter.tools.load import FOLDER, Tool, load_tool, tool_names, tool_path
+from kprobe_exporter.tools.load import (
+    FOLDER,
+    Tool,
+    Values,
+    is_given,
+    load_tool,
+    tool_aliases,
+    tool_names,
+    tool_path,
+)
 from kprobe_exporter.tools.tool_model import OptionModel, OptionType
 from kprobe_exporter.trace.emit import read_back
 from kprobe_exporter.trace.rows import Display
@@ -39,6 +48,8 @@ TYPES: Mapping[OptionType, tuple[Any, str]] = {
     "signal": (str, "SIGNAL"),
     "user": (str, "USER"),
     "address": (str, "ADDRESS"),
+    "function": (str, "FUNCTION"),
+    "call": (str, "FUNCTION"),
 }
 """How click reads the value of an option, and its name in the help."""
 
@@ -50,11 +61,14 @@ class Tools(NamedCommands):
     """The tools: a command for each file, made when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return tool_names()
+        return sorted([*tool_names(), *tool_aliases()])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         path = tool_path(name)
-        return command(path) if path is not None else None
+        if path is not None:
+            return command(path)
+        alias = tool_aliases().get(name)
+        return None if alias is None else command(*alias, called=name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Complete the names of tools without reading their files, which would take too long."""
@@ -74,7 +88,8 @@ def write_tools(formatter: click.HelpFormatter, tools: Sequence[Tool], missing: 
 
 
 def _summary(tool: Tool, missing: str | None) -> str:
-    return tool.model.help if missing is None else f"{tool.model.help} NOT HERE: {one_line(missing)}."
+    also = f" Also called {', '.join(tool.model.aliases)}." if tool.model.aliases else ""
+    return tool.model.help + (also if missing is None else f" NOT HERE: {one_line(missing)}.")
 
 
 def missing_here(tools: Sequence[Tool], tracefs: Path | None) -> dict[str, str]:
@@ -122,15 +137,18 @@ def tool(ctx: click.Context, live: bool, tracefs: Path | None) -> None:
         click.echo(ctx.get_help())
 
 
-def command(path: Path) -> click.Command:
-    """Return the command of a tool. Raises ConfigError if its file is wrong."""
+def command(path: Path, values: Values | None = None, called: str | None = None) -> click.Command:
+    """Return the command of a tool, with values of options for another name by which it is ``called``.
+
+    Raises ConfigError if its file is wrong.
+    """
     loaded = load_tool(path)
     model, view = loaded.model, loaded.model.view
     claimed = {option.short for option in model.options.values()}
 
     @scope_options
     def run(scope: Scope, **given: Any) -> None:
-        _run(path, scope, given)
+        _run(path, scope, given, values or {})
 
     flag, value = partial(click.option, is_flag=True), click.option
     rows, stacks = view == "rows", view == "stacks"
@@ -155,14 +173,18 @@ def command(path: Path) -> click.Command:
     for wanted, option in reversed(common):
         if wanted:
             option(run)
-    made = click.command(path.stem, help=model.help, epilog=_teaching(loaded))(run)
+    made = click.command(called or path.stem, help=model.help, epilog=_teaching(loaded))(run)
     for param in made.params:
         param.opts = [name for name in param.opts if name[1:] not in claimed]
     made.params[:0] = [_option(key, option) for key, option in model.options.items()]
     return made
 
 
-def _option(name: str, option: OptionModel) -> click.Option:
+def _option(name: str, option: OptionModel) -> click.Parameter:
+    if option.argument:
+        kind, metavar = TYPES[option.type][0], name.upper()
+        parameter = OWN + name.replace("-", "_")
+        return click.Argument([parameter], type=kind, required=option.default is None, metavar=metavar)
     names = [*([f"-{option.short}"] if option.short else []), f"--{name}", OWN + name.replace("-", "_")]
     if option.type == "flag":
         return click.Option(names, is_flag=True, help=option.help)
@@ -174,6 +196,10 @@ def _teaching(tool: Tool) -> str:
     """Return the end of a tool's help: its examples, and an output."""
     model = tool.model
     parts = []
+    if arguments := {key: one.help for key, one in model.options.items() if one.argument}:
+        parts.append(
+            "\n".join(["\b", "Arguments:", *(f"  {key.upper()}  {use}" for key, use in arguments.items())])
+        )
     if model.examples:
         wide = max(map(len, model.examples))
         lines = [f"  kprobe-exporter {one:<{wide}}  # {use}" for one, use in model.examples.items()]
@@ -183,14 +209,14 @@ def _teaching(tool: Tool) -> str:
     return "\n\n".join(parts)
 
 
-def _run(path: Path, scope: Scope, given: dict[str, Any]) -> None:
-    """Run a tool with the values of its command line."""
-    values = {
+def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> None:
+    """Run a tool with the values of its command line, and those of its name."""
+    own = {
         name.removeprefix(OWN).replace("_", "-"): value
         for name, value in given.items()
         if name.startswith(OWN)
     }
-    tool = load_tool(path, values)
+    tool = load_tool(path, {**values, **{name: value for name, value in own.items() if is_given(value)}})
     if given["emit"]:
         if scope.narrows:
             raise UsageError("--emit-config does nothing with a scope: leave one of them out.")

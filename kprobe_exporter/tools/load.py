@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from kprobe_exporter.errors import ConfigError, GrammarError, UsageError
 from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import NAME
-from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.specs import OF_PROCESS
 from kprobe_exporter.tools.columns import Column, column_of
@@ -36,6 +37,18 @@ FILLED = ("global", "probes", "columns", "where")
 
 ON_CALLS, ON_RETURNS = ("call", "ucall", "syscall"), ("kretprobe", "uretprobe", "fexit")
 """Kinds of targets whose events have a duration and a return value, or a return value alone."""
+
+KINDS = frozenset(kind.value for kind in Kind)
+
+SHORT_KINDS: Mapping[str, tuple[str | None, str]] = {
+    "t": ("tracepoint", ""),
+    "u": ("usdt", ""),
+    "c": (None, "libc.so.6:"),
+}
+"""The letters of bcc's tools: ``t:SYSTEM:EVENT``, ``u:PATH:NAME``, and ``c:FUNCTION`` of the C library."""
+
+EXAMPLES: Mapping[str, str] = {"function": "kprobe:vfs_read", "call": "call:vfs_read"}
+"""Targets with which a tool's file is valid before its function is given."""
 
 LONGEST_VALUE = 255
 
@@ -75,6 +88,22 @@ def tool_path(name: str) -> Path | None:
     return path if path.is_file() and (name.endswith(".yaml") or name in tool_names()) else None
 
 
+def tool_aliases() -> dict[str, tuple[Path, Values]]:
+    """Return the other names of tools, each with the tool's file and the options that it gives."""
+    found: dict[str, tuple[Path, Values]] = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        if b"\naliases:" in (text := path.read_bytes()):
+            written = YamlSource(path.name, text).data
+            assert isinstance(written, dict)
+            found |= {alias: (path, values) for alias, values in written["aliases"].items()}
+    return found
+
+
+def is_given(value: object) -> bool:
+    """Whether an option was given: a flag that was not is False."""
+    return value not in (None, False)
+
+
 def load_tool(path: Path, values: Values | None = None) -> Tool:
     """Load a tool's file with these values of its options. Raises ConfigError and UsageError.
 
@@ -89,7 +118,7 @@ def load_tool(path: Path, values: Values | None = None) -> Tool:
     data = source.data if isinstance(source.data, dict) else {}
     written = data.get("options")
     options: Document = written if isinstance(written, dict) else {}
-    given = {name: value for name, value in (values or {}).items() if value not in (None, False)}
+    given = {name: value for name, value in (values or {}).items() if is_given(value)}
     texts = {name: _text(name, option, given.get(name)) for name, option in options.items()}
     filled = {key: _filled(value, texts) if key in FILLED else value for key, value in data.items()}
     try:
@@ -97,6 +126,9 @@ def load_tool(path: Path, values: Values | None = None) -> Tool:
     except ValidationError as error:
         raise ConfigError(list(explain(source, error, ToolModel))) from None
     chosen = {name: option for name, option in model.options.items() if name in given}
+    for option in chosen.values():
+        changed = {"view": option.view, "unit": option.unit}
+        model = model.model_copy(update={key: value for key, value in changed.items() if value is not None})
     columns = tuple(
         column_of(title, column)
         for title, column in model.columns.items()
@@ -110,7 +142,7 @@ def _text(name: str, option: object, value: object) -> str:
     if not isinstance(option, dict):
         return ""
     if value is None:
-        value = option.get("default")
+        value = option.get("default", EXAMPLES.get(option.get("type", "flag")))
     elif value is True:
         value = option.get("then")
     else:
@@ -139,12 +171,25 @@ def _signal(text: str) -> int:
     return int(text) if text.isdigit() else signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"].value
 
 
+def _target(kernel: str, program: str, text: str) -> str:
+    """Return the target of a function: in ``kernel``, or in a ``program`` or library."""
+    first, colon, rest = text.partition(":")
+    if first in KINDS:
+        return text
+    if first in SHORT_KINDS and colon:
+        kind, file = SHORT_KINDS[first]
+        return f"{kind or program}:{file}{rest}"
+    return f"{program if colon and ('/' in first or '.' in first) else kernel}:{text}"
+
+
 CONVERSIONS: Mapping[OptionType, Callable[[str], object]] = {
     "disk": _disk,
     "signal": _signal,
     "user": lambda text: int(text) if text.isdigit() else pwd.getpwnam(text).pw_uid,
     "address": ip_address,
     "size": size,
+    "function": partial(_target, "kprobe", "uprobe"),
+    "call": partial(_target, "call", "ucall"),
     "time": lambda text: format(Decimal(text), "f"),
 }
 """How values become what the kernel takes."""
@@ -173,10 +218,12 @@ def _configuration(
     wheres = [_filled(one.where, texts) for one in chosen.values() if one.where is not None]
     filters = [_filled(one.filter, texts) for one in chosen.values() if one.filter is not None]
     labels: Document = {}
-    for one in chosen.values():
-        written = one.model_dump(exclude_unset=True).get("labels", {})
-        labels |= written if isinstance(written, dict) else {name: name for name in written}
+    for option in (data["options"][name] for name in chosen):
+        added = option.get("labels", {})
+        labels |= added if isinstance(added, dict) else {name: name for name in added}
+    buckets = next((data["options"][name]["buckets"] for name, one in chosen.items() if one.buckets), None)
     enabled = {name for one in chosen.values() for name in one.enables}
+    disabled = {name for one in chosen.values() for name in one.disables}
     made: Document = {key: data[key] for key in ("global",) if key in data}
     if model.view == "rows":
         made["otlp"] = {}
@@ -184,14 +231,14 @@ def _configuration(
     made["probes"] = probes = []
     for written in data["probes"]:
         probe = dict(written)
-        if probe.get("name") in enabled:
-            probe["enabled"] = True
+        if probe.get("name") in enabled | disabled:
+            probe["enabled"] = probe["name"] not in disabled
         if filters and probe.get("enabled", True):
             _narrow(probe, filters)
         if model.view == "rows":
             _show(probe, columns, wheres)
         elif "metrics" in probe:
-            probe["metrics"] = [_metric(one, wheres, labels) for one in probe["metrics"]]
+            probe["metrics"] = [_metric(one, wheres, labels, buckets) for one in probe["metrics"]]
         probes.append(probe)
     return made
 
@@ -215,16 +262,19 @@ def _all(first: str | None, others: list[str]) -> str:
     return parts[0] if len(parts) == 1 else " && ".join(f"({part})" for part in parts)
 
 
-def _metric(metric: Document, wheres: list[str], labels: Document) -> Document:
+def _metric(metric: Document, wheres: list[str], labels: Document, buckets: object) -> Document:
     own = metric.get("labels", {})
     own = own if isinstance(own, dict) else {name: name for name in own}
-    added = {"where": _all(metric.get("where"), wheres)} if wheres else {}
+    added: Document = {"where": _all(metric.get("where"), wheres)} if wheres else {}
+    if buckets is not None and "histogram" in metric:
+        added["buckets"] = buckets
     return {**metric, **added, **({"labels": own | labels} if labels else {})}
 
 
 def _show(probe: Document, columns: tuple[Column, ...], wheres: list[str]) -> None:
     """Export the probe's events, with an attribute for each column whose fields it has."""
-    known = _fields(probe)
+    times = {DURATION, *_steps(probe)}
+    known = _fields(probe) | times - {DURATION}
     attributes: Document = {}
     let = dict(probe.get("let", {}))
     for column in columns:
@@ -234,7 +284,7 @@ def _show(probe: Document, columns: tuple[Column, ...], wheres: list[str]) -> No
                 continue
             let[column.key] = field
             field = column.key
-        elif field not in known or field == DURATION:  # an exported event has its duration
+        elif field not in known or field in times:  # an exported event has its times
             continue
         decoded = {"field": field, "decode": column.decode}
         attributes[column.key] = field if column.decode is None else decoded
@@ -264,10 +314,21 @@ def _fields(probe: Document) -> frozenset[str]:
                 found |= {key} if isinstance(key, str) else {*key}
                 found |= {DURATION} if "pair" in part else set()
             target = part.get("to") if isinstance(part, dict) else part
-            kind = parse_target(target).kind.value if isinstance(target, str) else ""
+            kind = target.partition(":")[0] if isinstance(target, str) else ""
             found |= {DURATION} if kind in ON_CALLS else set()
             found |= {"return", "caller"} if kind in ON_CALLS + ON_RETURNS else set()
     return frozenset(found)
+
+
+def _steps(probe: Document) -> set[str]:
+    """Return the fields with the times of events in between."""
+    attach = probe.get("attach")
+    pairs = [
+        one.get("pair") or {}
+        for one in (attach if isinstance(attach, list) else [attach])
+        if isinstance(one, dict)
+    ]
+    return {name for pair in pairs for name in pair.get("through") or {}}
 
 
 def _parts(attach: object) -> Iterator[object]:

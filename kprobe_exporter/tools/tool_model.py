@@ -5,15 +5,18 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, Tag, model_validator
 
-from kprobe_exporter.config.fields import Decoding, Help, Labels, Strict, Where, no_items, shapes
+from kprobe_exporter.config.fields import Buckets, Decoding, Help, Labels, Strict, Where, no_items, shapes
 from kprobe_exporter.config.schema import GlobalModel, ProbeModel, described
 
 View: TypeAlias = Literal["rows", "top", "hist", "counts", "stacks"]
 Unit: TypeAlias = Literal["s", "ms", "us", "ns", "KB", "MB", "hex"]
-OptionType: TypeAlias = Literal["flag", "text", "number", "time", "size", "disk", "signal", "user", "address"]
+OptionType: TypeAlias = Literal[
+    "flag", "text", "number", "time", "size", "disk", "signal", "user", "address", "function", "call"
+]
 
 Title: TypeAlias = Annotated[str, Field(pattern=r"^[ -~]{1,40}$")]
 Command: TypeAlias = Annotated[str, Field(pattern=r"^tool [a-z]")]
+ToolName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 OptionName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 
 
@@ -26,7 +29,8 @@ class ColumnModel(Strict):
     """Of rows: a decoder's name, `{NAME: OPTIONS}`, or a list of these to apply in turn."""
     value: Where | None = None
     """An expression: of rows, of the event's fields; of tables, of the metrics' and probes' names, each the
-    growth in the interval. `NAME_count` and `NAME_sum` are a histogram's. A duration is in nanoseconds."""
+    growth in the interval. `NAME_count` and `NAME_sum` are a histogram's. A duration is in nanoseconds.
+    `meminfo_cached` and the like are numbers of /proc/meminfo in bytes, if no column shows a label."""
     unit: Unit | None = None
     """How a number is shown: a time in nanoseconds as `s`, `ms` or `us`; bytes as `KB` or `MB`; `hex`."""
     scale: Annotated[float, Field(gt=0)] | None = None
@@ -63,7 +67,11 @@ class OptionModel(Strict):
     help: Help
     """One sentence."""
     type: OptionType = "flag"
-    """What it takes. The value of `disk`, `signal`, `user` and `address` is the kernel's number for it."""
+    """What it takes. The value of `disk`, `signal`, `user` and `address` is the kernel's number for it. Those
+    of `function` and `call` are targets: `vfs_read`, `tcp_*`, `PATH:FUNCTION`, or a target with its kind."""
+    argument: bool = False
+    """Whether it is given without its name, as a word behind those of the arguments above it. It is
+    required if it has no default."""
     default: str | int | float | None = None
     """The value in `{NAME}` if the option is not given; of a flag, whose value is `then`, too."""
     then: str | int | float | None = None
@@ -74,8 +82,16 @@ class OptionModel(Strict):
     """The same in the kernel's language, added to the filter of all probes."""
     enables: list[str] = Field(default_factory=no_items)
     """Probes that are attached only with this option; in the file they have `enabled: false`."""
+    disables: list[str] = Field(default_factory=no_items)
+    """Probes that are not attached with this option."""
     labels: Labels = Field(default_factory=dict)
     """Labels that all metrics get with this option."""
+    view: View | None = None
+    """The tool's view with this option."""
+    unit: Unit | None = None
+    """The unit of the tool's histograms with this option."""
+    buckets: Buckets | None = None
+    """The buckets of the tool's histograms with this option."""
 
 
 class ToolModel(Strict):
@@ -106,6 +122,8 @@ class ToolModel(Strict):
     """NAME to an option of the command line, `--NAME`."""
     examples: dict[Command, Help] = Field(default_factory=dict)
     """Command lines, as `tool NAME -p 1`, to their use, which `--help` shows."""
+    aliases: dict[ToolName, dict[OptionName, str | int | float | bool]] = Field(default_factory=dict)
+    """Other names of the tool to the options that each of them gives."""
     output: str = ""
     """A real output, which `--help` shows."""
 

@@ -1,6 +1,7 @@
 """What the numbers of a tool's probes grew by in an interval: rows of a table, and histograms. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kprobe_exporter.aggregate.interpret import compile_condition
@@ -36,7 +37,7 @@ class Interval(NamedTuple):
     """The numbers at the end of an interval, ``at`` seconds after the start, and those at its begin, if any.
 
     ``counted`` are the probes' events. ``scales`` are the factors of the metrics by their full names.
-    ``shown`` maps the probes to their targets.
+    ``shown`` maps the probes to their targets. ``facts`` are further numbers for a table of one row.
     """
 
     numbers: Numbers
@@ -46,6 +47,7 @@ class Interval(NamedTuple):
     namespace: str
     scales: Mapping[str, float]
     shown: Mapping[str, str]
+    facts: Mapping[str, int] = MappingProxyType({})
 
     @property
     def seconds(self) -> float:
@@ -131,7 +133,7 @@ def table(interval: Interval, columns: Sequence[Column]) -> list[Row]:
                 group = groups.setdefault(tuple(values[place] for place in places), {})
                 group[name] = group.get(name, 0) + number
         elif not keys:
-            groups[()][name] = interval_hits(metrics, name)
+            groups[()][name] = interval.facts.get(name, interval_hits(metrics, name))
     compute = {title: compile_condition(as_number(tree)) for title, tree in formulas.items()}
     rows = []
     for key, numbers in groups.items():

@@ -71,8 +71,8 @@ def cells(
     changes = changes_for(labels, layout)
 
     def of(column: Column) -> CellOf | None:
-        if column.source == DURATION:
-            return getter(layout, DURATION) if layout.form == "joined" else None
+        if column.source == DURATION or column.source in layout.steps:
+            return getter(layout, column.source) if layout.form == "joined" else None
         if (index := place.get(column.key)) is None or labels[index].field in layout.absent:
             return None
         label = labels[index]

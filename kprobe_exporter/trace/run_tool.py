@@ -1,5 +1,6 @@
 """Runs a tool in a session, by its view."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,8 +52,15 @@ def run_tool(
         return profile.lost
     interval = shown.interval or model.interval or (REFRESH if model.view == "top" else None)
     shown = shown._replace(interval=interval)
+    facts = meminfo if any("meminfo_" in column.source for column in tool.columns) else dict
     view = TableView(model.view, tool.columns or _counted(probes), model.sort, model.unit, shown)
-    return show_tables(session, probes, view, shown, each=each)
+    return show_tables(session, probes, view, shown, each=each, facts=facts)
+
+
+def meminfo(path: Path = Path("/proc/meminfo")) -> dict[str, int]:
+    """Return the numbers of /proc/meminfo, of which those in kB are bytes, as ``meminfo_cached``."""
+    found = re.findall(r"^(\w+):\s+([0-9]+)( kB)?$", path.read_text(), re.MULTILINE)
+    return {f"meminfo_{name.lower()}": int(number) << (10 if unit else 0) for name, number, unit in found}
 
 
 def _counted(probes: Sequence[Probe]) -> tuple[Column, ...]:

@@ -1,7 +1,7 @@
 """The views ``top``, ``counts`` and ``hist`` of a tool: what its metrics grew by, each interval."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -104,12 +104,18 @@ def _labels(interval: Interval) -> set[str]:
 
 
 def show_tables(
-    session: TraceSession, probes: Sequence[Probe], view: TableView, shown: Display, *, each: bool
+    session: TraceSession,
+    probes: Sequence[Probe],
+    view: TableView,
+    shown: Display,
+    *,
+    each: bool,
+    facts: Callable[[], Mapping[str, int]] = dict,
 ) -> int:
     """Write what the metrics grew by in each interval, or by the end; return the number of lost events.
 
     ``each``: only some threads are traced, so that every event has to be recorded. On a terminal ``top`` is
-    drawn over the previous one.
+    drawn over the previous one. ``facts`` returns further numbers for columns at the end of an interval.
     """
     counts, out = ProbeCounts(narrowed=False), session.out
     wanted = [replace(probe, aggregate="events") for probe in probes] if each else list(probes)
@@ -125,7 +131,7 @@ def show_tables(
             nonlocal before
             read_hits(session, capture, counts)
             numbers, counted = counts.numbers()
-            here = Interval(numbers, counted, passed, before, NAMESPACE, scales, counts.shown)
+            here = Interval(numbers, counted, passed, before, NAMESPACE, scales, counts.shown, facts())
             before = here._replace(before=None)
             screen.draw(view.lines(here, histograms, datetime.now(UTC).astimezone(), color=wants_color(out)))
 

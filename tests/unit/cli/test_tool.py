@@ -67,6 +67,25 @@ def test_help_teaches(small: str) -> None:
     assert "    FILE\n    /bin/x\n" in said
 
 
+def test_another_name_of_a_tool() -> None:
+    """It may give values of options, which the command line may replace."""
+    emitted = {
+        words: CliRunner().invoke(main, ["tool", *words.split(), "--emit-config"]).stdout
+        for words in ("fsdist", "ext4dist", "xfsdist", "fsdist -t xfs", "xfsdist -t ext4")
+    }
+    assert emitted["fsdist"] == emitted["ext4dist"] == emitted["xfsdist -t ext4"]
+    assert emitted["xfsdist"] == emitted["fsdist -t xfs"] != emitted["fsdist"]
+
+
+def test_an_argument() -> None:
+    found = CliRunner().invoke(main, ["tool", "funccount", "c:malloc", "--emit-config"])
+    assert "attach: uprobe:libc.so.6:malloc" in found.stdout
+    found = CliRunner().invoke(main, ["tool", "funccount"])
+    assert (found.exit_code, "Missing argument 'FUNCTION'" in found.stderr) == (2, True)
+    found = CliRunner().invoke(main, ["tool", "funccount", "--help"])
+    assert "FUNCTION  A function, a pattern" in found.stdout
+
+
 def test_the_configuration(small: str) -> None:
     result = run(small, "--emit-config", "-d", "/bin/sh")
     assert result.exit_code == 0

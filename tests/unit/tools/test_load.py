@@ -134,6 +134,60 @@ def test_a_probe_of_an_option(tmp_path: Path) -> None:
     assert [probe.get("enabled", True) for probe in probes(tool(tmp_path, COUNTS, more=True))] == [True] * 2
 
 
+def test_a_probe_in_place_of_another(tmp_path: Path) -> None:
+    text = COUNTS.replace("enables: [extra]", "enables: [extra], disables: [io]")
+    assert [probe["enabled"] for probe in probes(tool(tmp_path, text, more=True))] == [False, True]
+
+
+def test_another_view_and_unit(tmp_path: Path) -> None:
+    text = COUNTS + "  dist: {help: Histograms., view: hist, unit: ms}\n"
+    assert (tool(tmp_path, text).model.view, tool(tmp_path, text).model.unit) == ("counts", None)
+    found = tool(tmp_path, text, dist=True).model
+    assert (found.view, found.unit) == ("hist", "ms")
+
+
+def test_buckets_of_an_option(tmp_path: Path) -> None:
+    """They replace those of histograms, and a counter gets none."""
+    text = COUNTS.replace(
+        "{counter: large_total, where: bytes > 4096", "{histogram: size_bytes, value: bytes"
+    )
+    text += "  large: {help: In megabytes., buckets: {exp2: {min: 1048576, count: 8}}}\n"
+    first, second = probes(tool(tmp_path, text, large=True))[0]["metrics"]
+    assert "buckets" not in first
+    assert second["buckets"] == {"exp2": {"min": 1048576, "count": 8}}
+
+
+def test_a_time_in_between_is_a_column(tmp_path: Path) -> None:
+    """An exported event has it anyway, and a probe without it lacks the column."""
+    pair = "{pair: {from: 'kprobe:f', through: {half: 'kprobe:g'}, to: 'kprobe:h', key: tid}}"
+    text = (
+        HEAD
+        + f"""\
+view: rows
+probes:
+  - {{name: whole, attach: {pair}}}
+  - {{name: other, attach: 'kprobe:f'}}
+columns:
+  PID: pid
+  HALF: {{value: half, unit: ms}}
+  REST: {{value: duration - half, unit: ms}}
+"""
+    )
+    whole, other = probes(tool(tmp_path, text))
+    assert (whole["export"]["attributes"], whole["let"]) == (
+        {"pid": "pid", "rest": "rest"},
+        {"rest": "duration - half"},
+    )
+    assert other["export"]["attributes"] == {"pid": "pid"}
+
+
+def test_an_argument_has_an_example_until_it_is_given(tmp_path: Path) -> None:
+    text = COUNTS.replace('attach: "kprobe:f"', 'attach: "{what}"').replace("enabled: false, ", "")
+    text += "  what: {argument: true, type: function, help: A function.}\n"
+    assert probes(tool(tmp_path, text))[1]["attach"] == "kprobe:vfs_read"
+    assert probes(tool(tmp_path, text, what="vfs_write"))[1]["attach"] == "kprobe:vfs_write"
+
+
 def test_settings_stay(tmp_path: Path) -> None:
     assert tool(tmp_path, COUNTS).configuration["global"] == {"max_series": 5}
 
@@ -150,6 +204,16 @@ def test_settings_stay(tmp_path: Path) -> None:
         ("time", "1e-05", "0.00001"),
         ("size", "4KiB", "4096"),
         ("text", "a b", "a b"),
+        ("function", "vfs_read", "kprobe:vfs_read"),
+        ("function", "tcp_*", "kprobe:tcp_*"),
+        ("function", "ext4:ext4_sync_file", "kprobe:ext4:ext4_sync_file"),
+        ("function", "t:sched:sched_switch", "tracepoint:sched:sched_switch"),
+        ("function", "u:/bin/p:provider:name", "usdt:/bin/p:provider:name"),
+        ("function", "c:malloc", "uprobe:libc.so.6:malloc"),
+        ("function", "kretprobe:vfs_read", "kretprobe:vfs_read"),
+        ("call", "vfs_read", "call:vfs_read"),
+        ("call", "c:malloc", "ucall:libc.so.6:malloc"),
+        ("call", "/bin/bash:readline", "ucall:/bin/bash:readline"),
     ],
 )
 def test_a_value_for_the_kernel(kind: Any, text: str, value: str) -> None:

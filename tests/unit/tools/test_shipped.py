@@ -8,7 +8,7 @@ import pytest
 from kprobe_exporter.cli.scope import SCOPE_OPTIONS
 from kprobe_exporter.config.model import Config
 from kprobe_exporter.tools import load as module
-from kprobe_exporter.tools.load import FOLDER, load_tool, tool_names
+from kprobe_exporter.tools.load import FOLDER, load_tool, tool_aliases, tool_names
 from kprobe_exporter.tools.tool_model import OptionModel
 from kprobe_exporter.trace.emit import read_back
 from kprobe_exporter.trace.run_tool import probes_of
@@ -23,6 +23,8 @@ SAMPLES: dict[str, Any] = {
     "signal": "TERM",
     "user": "root",
     "address": "127.0.0.1",
+    "function": "vfs_write",
+    "call": "vfs_write",
 }
 COMMON = {"json", "csv", "duration", "rows", "interval", "timestamp", "stacks", "flame", "verbose"}
 COMMON |= SCOPE_OPTIONS.keys()
@@ -73,7 +75,14 @@ class TestTool:
 
     def test_options_name_probes(self, name: str) -> None:
         names = {probe.name for probe in load_tool(FOLDER / f"{name}.yaml").model.probes}
-        assert {probe for one in options(name).values() for probe in one.enables} <= names
+        assert {probe for one in options(name).values() for probe in one.enables + one.disables} <= names
+
+    def test_aliases(self, name: str) -> None:
+        for alias, values in load_tool(FOLDER / f"{name}.yaml").model.aliases.items():
+            assert alias not in tool_names()
+            assert tool_aliases()[alias] == (FOLDER / f"{name}.yaml", values)
+            assert {*values} <= {*options(name)}
+            configured(name, **values)
 
     def test_teaches(self, name: str) -> None:
         """It has an example of itself, and an output."""

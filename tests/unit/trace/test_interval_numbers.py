@@ -84,6 +84,11 @@ def test_a_ratio_of_probes() -> None:
     assert columns(RATIO=ratio)[0].text(8000) == "80.00"
 
 
+def test_a_number_of_the_machine() -> None:
+    found = FIRST._replace(facts={"meminfo_cached": 4096})
+    assert rows(found, CACHED="meminfo_cached", HITS="hit") == [(4096, 100)]
+
+
 def test_a_division_by_zero_has_no_value() -> None:
     assert rows(interval({}), RATIO="100 * hit / (hit + miss)") == [(None,)]
 

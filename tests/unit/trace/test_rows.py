@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -176,3 +177,12 @@ def test_a_process_that_the_record_lacks() -> None:
     one = (*record(pid=None)[:-1], None)
     found = with_facts(LABELS, COLUMNS, one)
     assert (found["pid"], found["comm"]) == (10, "sh")
+
+
+def test_a_time_in_between() -> None:
+    """A pair with a step has its time, in nanoseconds, and other probes lack it."""
+    stepped = replace(LAYOUT, args=(*ARGS, Arg("queued", "int")), steps=("queued",))
+    columns = [column_of("QUE", ColumnModel(value="queued", unit="ms"))]
+    for one, values, text in ((stepped, (500_000,), "0.500"), (LAYOUT, (), "-")):
+        line = row_lines(one, LABELS, columns, Display(), TraceClock(0))((*record(), *values), ())
+        assert line.strip() == text
