@@ -101,7 +101,7 @@ def tool_aliases() -> dict[str, tuple[Path, Values]]:
 
 def is_given(value: object) -> bool:
     """Whether an option was given: a flag that was not is False."""
-    return value not in (None, False)
+    return value is not None and value is not False
 
 
 def load_tool(path: Path, values: Values | None = None) -> Tool:

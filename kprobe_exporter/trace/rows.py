@@ -187,7 +187,7 @@ def show_rows(
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
             export = plan.probe.export
             only = export.where if export is not None else None
-            condition = where(parse_formula(only)) if only is not None else None
+            condition = where(parse_formula(only), plan.probe.times) if only is not None else None
             labels, fact = plan.metrics.attributes, capture.facts.of
             show = row_lines(attached.layout, labels, columns, shown, clock, fact)
             lines.add(attached.layout, show, attached.residual_filter, condition)

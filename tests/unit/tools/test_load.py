@@ -101,6 +101,10 @@ def test_a_condition_and_a_filter(tmp_path: Path) -> None:
     assert [probe["filter"] for probe in probes(found)] == ['comm == "sh"'] * 2
 
 
+def test_zero_is_a_value(tmp_path: Path) -> None:
+    assert [probe["export"]["where"] for probe in probes(tool(tmp_path, ROWS, min=0))] == ["pid > 0"] * 2
+
+
 def test_a_column_of_an_option(tmp_path: Path) -> None:
     assert [one.title for one in tool(tmp_path, ROWS).columns][-1] == "LAT(ms)"
     assert [one.title for one in tool(tmp_path, ROWS, who=True).columns][-1] == "CALLER"
