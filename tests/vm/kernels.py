@@ -146,6 +146,8 @@ ARM64 = Suite("bookworm-security", "Debian-Security", arch="arm64")
 FPROBES = "f[:[<group>/][<event>]]"
 """What the README of tracefs has where the kernel has fprobe events. On arm64 it may lack them though it has
 ``available_filter_functions_addrs``."""
+REQUEST_START = "events/block/block_io_start"
+"""The tracepoint of a new request to a block device, which came with Linux 6.5."""
 ALL_FILTERS = "show_event_filters"
 """What came with Linux 7.0."""
 EPROBES = "e[:[<group>/]"
@@ -167,7 +169,7 @@ KERNELS = {
     for kernel in (
         Kernel(
             "6.1",
-            absent=WITHOUT_ADDRESSES | {FPROBES, ALL_FILTERS},
+            absent=WITHOUT_ADDRESSES | {FPROBES, ALL_FILTERS, REQUEST_START},
             elsewhere=(
                 "tests/faults/test_faults.py",
                 "tests/faults/test_machine.py",
@@ -247,7 +249,7 @@ KERNELS = {
             "5.10",
             suite=Suite("bullseye-security", "Debian-Security"),
             core=CORE,
-            absent=WITHOUT_ADDRESSES | {EPROBES, FPROBES, HIST, ALL_FILTERS},
+            absent=WITHOUT_ADDRESSES | {EPROBES, FPROBES, HIST, ALL_FILTERS, REQUEST_START},
         ),
         Kernel(
             "7.2",
@@ -261,7 +263,7 @@ KERNELS = {
             "6.1-arm64",
             suite=ARM64,
             core=("tests/kernel/test_kinds.py::test_23_calls",),
-            absent=WITHOUT_ADDRESSES | SYMBOLS | {FPROBES, ALL_FILTERS},
+            absent=WITHOUT_ADDRESSES | SYMBOLS | {FPROBES, ALL_FILTERS, REQUEST_START},
         ),
         # Its pages have 16 KiB, and so have those of the ring buffer.
         Kernel(

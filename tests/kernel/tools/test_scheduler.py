@@ -1,0 +1,93 @@
+"""The tools of the scheduler against sleeps of known length, and what the kernel accounts for a task."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.tools.harness import Facts, Seen, ToolCase, parametrized, run_tool
+from tests.support.forked_child import started
+from tests.support.trace_process import StartTrace
+
+SLEEPS, LENGTH = 10, 0.1
+
+
+def account() -> tuple[int, int, int]:
+    """The nanoseconds that this task ran, those that it waited for a CPU, and how often it had one."""
+    ran, waited, slices = map(int, Path("/proc/thread-self/schedstat").read_text().split())
+    return ran, waited, slices
+
+
+def burn(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def contend() -> Facts:
+    """Run on one CPU together with another process."""
+    os.sched_setaffinity(0, {(os.cpu_count() or 1) - 1})
+    before = account()
+    rival = started(lambda: burn(5))
+    burn(1)
+    os.kill(rival, signal.SIGKILL)
+    os.waitpid(rival, 0)
+    after = account()
+    return dict(zip(("ran", "waited", "slices"), map(int.__sub__, after, before), strict=True))
+
+
+def sleep() -> Facts:
+    begin = time.monotonic()
+    for _ in range(SLEEPS):
+        time.sleep(LENGTH)
+    return {"slept": time.monotonic() - begin}
+
+
+def all_waits(seen: Seen) -> None:
+    rows = [row for row in seen.rows if row["tid"] == seen.pid]
+    assert sum(row["lat_us"] for row in rows) / 1e6 == pytest.approx(seen.facts["waited"] / 1e9, rel=0.05)
+
+
+def long_waits(seen: Seen) -> None:
+    rows = [row for row in seen.rows if row["tid"] == seen.pid]
+    assert all(row["lat_us"] >= 1000 for row in seen.rows)
+    waited = sum(row["lat_us"] for row in rows) / 1e6
+    assert 0.5 * seen.facts["waited"] / 1e9 < waited <= 1.05 * seen.facts["waited"] / 1e9
+    assert all(row["prev_tid"] != seen.pid and row["prev_comm"] for row in rows)
+
+
+def on_cpu(seen: Seen) -> None:
+    """A slice that was running when the tool began or ended is not seen."""
+    [found] = seen.histograms(tid=str(seen.pid))
+    assert found["sum"] == pytest.approx(seen.facts["ran"] / 1e9, abs=0.1)
+    assert found["count"] == pytest.approx(seen.facts["slices"], rel=0.05, abs=4)
+
+
+def off_cpu(seen: Seen) -> None:
+    [found] = seen.histograms(tid=str(seen.pid))
+    assert found["sum"] == pytest.approx(seen.facts["slept"], rel=0.1)
+    assert sum(bucket["count"] for bucket in found["buckets"] if bucket["le"] > LENGTH) >= SLEEPS
+
+
+def by_stack(seen: Seen) -> None:
+    slept = [row for row in seen.rows if "nanosleep" in row["stack"]]
+    assert SLEEPS * LENGTH <= sum(row["number"] for row in slept) / 1e9 <= seen.facts["slept"] + 0.05
+
+
+CASES = [
+    ToolCase("runqslower 0", contend, all_waits),
+    ToolCase("runqslower 1000 -P", contend, long_waits),
+    ToolCase("cpudist -L", contend, on_cpu),
+    ToolCase("cpudist -O -L", sleep, off_cpu),
+    ToolCase("offcputime -p {pid}", sleep, by_stack),
+    ToolCase("offcputime -p {pid} -m 50000", sleep, by_stack),
+]
+
+
+@parametrized(CASES)
+def test_a_tool(case: ToolCase, trace: StartTrace, on_cpu: Callable[[int], None]) -> None:
+    on_cpu(0)  # the load has another one
+    case.compare(run_tool(trace, case.command, case.load))
