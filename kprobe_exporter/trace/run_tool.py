@@ -52,9 +52,9 @@ def run_tool(
         return profile.lost
     interval = shown.interval or model.interval or (REFRESH if model.view == "top" else None)
     shown = shown._replace(interval=interval)
-    facts = meminfo if any("meminfo_" in column.source for column in tool.columns) else dict
+    machine = meminfo if any("meminfo_" in column.source for column in tool.columns) else dict
     view = TableView(model.view, tool.columns or _counted(probes), model.sort, model.unit, shown)
-    return show_tables(session, probes, view, shown, each=each, facts=facts)
+    return show_tables(session, probes, view, shown, each=each, machine=machine)
 
 
 def meminfo(path: Path = Path("/proc/meminfo")) -> dict[str, int]:

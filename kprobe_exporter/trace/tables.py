@@ -110,12 +110,13 @@ def show_tables(
     shown: Display,
     *,
     each: bool,
-    facts: Callable[[], Mapping[str, int]] = dict,
+    machine: Callable[[], Mapping[str, int]] = dict,
 ) -> int:
     """Write what the metrics grew by in each interval, or by the end; return the number of lost events.
 
     ``each``: only some threads are traced, so that every event has to be recorded. On a terminal ``top`` is
-    drawn over the previous one. ``facts`` returns further numbers for columns at the end of an interval.
+    drawn over the previous one. ``machine`` returns numbers of the machine for columns, at
+    the end of an interval.
     """
     counts, out = ProbeCounts(narrowed=False), session.out
     wanted = [replace(probe, aggregate="events") for probe in probes] if each else list(probes)
@@ -131,7 +132,7 @@ def show_tables(
             nonlocal before
             read_hits(session, capture, counts)
             numbers, counted = counts.numbers()
-            here = Interval(numbers, counted, passed, before, NAMESPACE, scales, counts.shown, facts())
+            here = Interval(numbers, counted, passed, before, NAMESPACE, scales, counts.shown, machine())
             before = here._replace(before=None)
             screen.draw(view.lines(here, histograms, datetime.now(UTC).astimezone(), color=wants_color(out)))
 
