@@ -32,6 +32,7 @@ from kprobe_exporter.trace.emit import read_back
 from kprobe_exporter.trace.rows import Display
 from kprobe_exporter.trace.run_tool import probes_of, records_process, run_tool
 from kprobe_exporter.trace.session import trace_session
+from kprobe_exporter.trace.timeline import write_timeline
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.mount import mounted
@@ -166,6 +167,7 @@ def command(path: Path, values: Values | None = None, called: str | None = None)
         (not stacks, flag("--json", "as_json", help="One JSON object a line.")),
         (listed, flag("--csv", "as_csv", help="Comma-separated values, for spreadsheets.")),
         (stacks, value("--flame", type=FILE, metavar="FILE", help="Write a flame graph instead of text.")),
+        (rows, value("--perfetto", type=FILE, metavar="FILE", help="Write a timeline for ui.perfetto.dev.")),
         (True, flag("-v", "--verbose", help="Say what is attached.")),
         (True, flag("--emit-config", "emit", help="Print the agent's configuration.")),
         (True, tracefs_option),
@@ -237,6 +239,9 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
         )
         tgid, seconds = records_process(tool, probes), given.get("seconds")
         with trace_session(files, probed_files, scope, out, seconds, tell, tgid=tgid) as session:
-            flame = given.get("flame")
-            lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=flame, tell=tell)
+            if (timeline := given.get("perfetto")) is not None:
+                lost = write_timeline(session, probes, timeline)
+            else:
+                flame = given.get("flame")
+                lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=flame, tell=tell)
     tell_lost(lost)

@@ -18,6 +18,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.resolve import tracepoint_named
+from kprobe_exporter.trace.capture import each_event
 from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.loops import show_counts, write_events, write_lines
@@ -259,7 +260,8 @@ def _trace(
             elif as_call:
                 lost = write_lines(session, probes, request.title, header=options.headers)
             elif options.perfetto is not None:
-                lost = write_timeline(session, probes, options.perfetto)
+                wanted = [each_event(probe, stacks=False) for probe in probes]
+                lost = write_timeline(session, wanted, options.perfetto, all_fields=True)
             elif options.profiles:
                 profile = count_stacks(session, probes, request.title, each=each, user=options.user_stacks)
                 tell(write_profile(profile, out, folded_text=options.folded, flame=options.flame))

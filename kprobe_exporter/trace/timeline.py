@@ -10,9 +10,12 @@ from kprobe_exporter.aggregate.recipes import passes
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import StartError, one_line
 from kprobe_exporter.export.perfetto import Clocks, Thread, Timeline
+from kprobe_exporter.grammar.formula_parser import parse_formula
+from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import LAYOUT_ID, Batch, Record
+from kprobe_exporter.plan.metric import where
 from kprobe_exporter.probing.attach import Attached
-from kprobe_exporter.trace.capture import collected, each_event
+from kprobe_exporter.trace.capture import collected
 from kprobe_exporter.trace.loops import run_until_end
 from kprobe_exporter.trace.objects import describer
 from kprobe_exporter.trace.output import Gone
@@ -37,13 +40,15 @@ class TimelineEvents:
         self._timeline = timeline
         self._events: dict[int, _Event] = {}
 
-    def add(self, probe: str, attached: Attached) -> None:
-        """Register an installed probe before its records come."""
-        layout, only, join = attached.layout, attached.residual_filter, attached.joined
+    def add(self, probe: str, attached: Attached, only: Where | None = None) -> None:
+        """Register an installed probe before its records come; ``only`` is a further condition."""
+        layout, join = attached.layout, attached.joined
+        conditions = [one for one in (attached.residual_filter, only) if one is not None]
+        tests = [passes(layout, condition) for condition in conditions]
         self._events[layout.layout_id] = _Event(
             probe,
             describer(probe, layout, attached.spec.kind, attached.spec.target),
-            passes(layout, only) if only is not None else lambda record: True,
+            lambda record: all(test(record) for test in tests),
             nested=join is not None and (join.by == "stack" or join.key == ("tid",)),
         )
 
@@ -69,19 +74,24 @@ class TimelineEvents:
             self._timeline.pair(event.probe, event.probe, made["time_ns"], duration, values)
 
 
-def write_timeline(session: TraceSession, probes: Sequence[Probe], path: Path) -> int:
+def write_timeline(
+    session: TraceSession, probes: Sequence[Probe], path: Path, *, all_fields: bool = False
+) -> int:
     """Write the events until the session ends; return the number of lost ones.
 
-    A file that is there is replaced once the new one is complete. Raises TracefsError, and StartError if the
-    file cannot be written.
+    ``all_fields``: a tracepoint without fetch arguments has all its readable fields. The condition of an
+    export holds here, too. A file that is there is replaced once the new one is complete. Raises
+    TracefsError, and StartError if the file cannot be written.
     """
-    wanted = [each_event(probe, stacks=False) for probe in probes]
     try:
         with replaced_whole(path, private=True) as file:
             events = TimelineEvents(Timeline(file.write, _clocks()))
-            with collected(session, wanted, events.consume, single=True, all_fields=True) as capture:
+            with collected(session, probes, events.consume, single=True, all_fields=all_fields) as capture:
                 for plan, attached in zip(capture.plans, capture.attached, strict=True):
-                    events.add(plan.probe.name, attached)
+                    export = plan.probe.export
+                    written = export.where if export is not None else None
+                    only = where(parse_formula(written), plan.probe.times) if written is not None else None
+                    events.add(plan.probe.name, attached, only)
                 with suppress(Gone):
                     run_until_end(session, capture, lambda passed: None)
                 stats = buffer_stats(session.instance.files, session.instance.path)
