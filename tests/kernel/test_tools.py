@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.trace.table import BOLD, RESET
-from tests.kernel.tools import test_block, test_kernel, test_scheduler
+from tests.kernel.tools import (
+    test_block,
+    test_files,
+    test_kernel,
+    test_network,
+    test_processes,
+    test_scheduler,
+)
 from tests.support.forked_child import started
 from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, packaged, run_case
 from tests.support.trace_process import SIZE, StartTrace
@@ -119,7 +126,8 @@ ELSEWHERE = {"profile": "tests/kernel/test_profile.py", "runqlat": "test_runqlat
 def test_every_tool_has_a_case() -> None:
     modules = (test_block, test_kernel, test_scheduler)
     others = {case.command.split()[0] for module in modules for case in module.CASES}
-    assert {*packaged()} - {case.tool for case in CASES} - others == ELSEWHERE.keys()
+    cases = [*CASES, *test_files.CASES, *test_network.CASES, *test_processes.CASES]
+    assert {*packaged()} - {case.tool for case in cases} - others == ELSEWHERE.keys()
 
 
 def test_runqlat(trace: StartTrace) -> None:

@@ -120,7 +120,7 @@ def other_files() -> Rows:
 
 
 def of_the_file(row: Mapping[str, Any], pid: int) -> bool:
-    return bool(row["pid"] == pid and SHOWN in row["path"])
+    return bool(row["pid"] == pid and SHOWN in (row["path"] or ""))
 
 
 def of_the_thread(row: Mapping[str, Any], pid: int) -> bool:
