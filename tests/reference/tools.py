@@ -30,13 +30,17 @@ def _keys() -> Iterator[str]:
 def _tool(tool: Tool) -> str:
     """Return the section of one tool."""
     model = tool.model
-    parts = [f"### {tool.name}", model.help]
-    options = [
-        (code(", ".join([*([f"-{option.short}"] if option.short else []), f"--{name}"])), option.help)
-        for name, option in model.options.items()
-    ]
+    also = f" Also called {', '.join(map(code, model.aliases))}." if model.aliases else ""
+    parts = [f"### {tool.name}", model.help + also]
+    options = [(code(_named(name, option)), option.help) for name, option in model.options.items()]
     if options:
         parts.append(table(("option", "what it does"), options))
     shown = [f"kprobe-exporter {command}  # {use}" for command, use in model.examples.items()]
     parts.append("\n".join(["```", *shown, "", *model.output.splitlines(), "```"]))
     return "\n\n".join(parts)
+
+
+def _named(name: str, option: OptionModel) -> str:
+    if option.argument:
+        return name.upper()
+    return ", ".join([*([f"-{option.short}"] if option.short else []), f"--{name}"])
