@@ -16,13 +16,11 @@ from kprobe_exporter.aggregate.series import decoded
 from kprobe_exporter.config.model import Label, Probe
 from kprobe_exporter.errors import name_text
 from kprobe_exporter.grammar.formula import DURATION
-from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.records import TIME, Layout, Record
 from kprobe_exporter.model.specs import OF_PROCESS, LabelSpec
 from kprobe_exporter.model.values import Value
-from kprobe_exporter.plan.metric import where
 from kprobe_exporter.tools.columns import Cell, Column, header, line
-from kprobe_exporter.trace.capture import collected
+from kprobe_exporter.trace.capture import collected, export_condition
 from kprobe_exporter.trace.loops import run_until_end, wants_color
 from kprobe_exporter.trace.output import Gone
 from kprobe_exporter.trace.record_lines import Frames, Lines, Show, TraceClock
@@ -185,12 +183,9 @@ def show_rows(
         facts |= {"ppid"}  # a process that is followed is known by its id
     with collected(session, wanted, lines.consume, single=True, facts=facts) as capture:
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
-            export = plan.probe.export
-            only = export.where if export is not None else None
-            condition = where(parse_formula(only), plan.probe.times) if only is not None else None
             labels, fact = plan.metrics.attributes, capture.facts.of
             show = row_lines(attached.layout, labels, columns, shown, clock, fact)
-            lines.add(attached.layout, show, attached.residual_filter, condition)
+            lines.add(attached.layout, show, attached.residual_filter, export_condition(plan.probe))
             if shown.stacks and attached.joined is not None:
                 capture.pairing.tell(attached.joined, lines.joined)
         with suppress(Gone):

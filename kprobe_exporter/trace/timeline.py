@@ -10,12 +10,10 @@ from kprobe_exporter.aggregate.recipes import passes
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import StartError, one_line
 from kprobe_exporter.export.perfetto import Clocks, Thread, Timeline
-from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import LAYOUT_ID, Batch, Record
-from kprobe_exporter.plan.metric import where
 from kprobe_exporter.probing.attach import Attached
-from kprobe_exporter.trace.capture import collected
+from kprobe_exporter.trace.capture import collected, export_condition
 from kprobe_exporter.trace.loops import run_until_end
 from kprobe_exporter.trace.objects import describer
 from kprobe_exporter.trace.output import Gone
@@ -88,10 +86,7 @@ def write_timeline(
             events = TimelineEvents(Timeline(file.write, _clocks()))
             with collected(session, probes, events.consume, single=True, all_fields=all_fields) as capture:
                 for plan, attached in zip(capture.plans, capture.attached, strict=True):
-                    export = plan.probe.export
-                    written = export.where if export is not None else None
-                    only = where(parse_formula(written), plan.probe.times) if written is not None else None
-                    events.add(plan.probe.name, attached, only)
+                    events.add(plan.probe.name, attached, export_condition(plan.probe))
                 with suppress(Gone):
                     run_until_end(session, capture, lambda passed: None)
                 stats = buffer_stats(session.instance.files, session.instance.path)
