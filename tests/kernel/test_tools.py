@@ -23,7 +23,7 @@ from tests.kernel.tools import (
     test_scheduler,
 )
 from tests.support.forked_child import started
-from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, packaged, run_case
+from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, each_case, packaged, run_case
 from tests.support.trace_process import SIZE, StartTrace
 
 NOBODY = 4194305
@@ -109,11 +109,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[pytest.mark.needs(feature) for feature in case.needs]) for case in CASES],
-    ids=str,
-)
+@each_case(CASES)
 def test_a_tool(case: ToolCase, trace: StartTrace) -> None:
     rows, expected = run_case(case, trace)
     assert expected

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest
+
 from tests.faults.confinement import no_capabilities
 from tests.support.trace_process import StartTrace
 
@@ -46,6 +48,12 @@ class ToolCase:
 
     def __str__(self) -> str:
         return " ".join((self.tool, *self.options))
+
+
+def each_case(cases: Sequence[ToolCase]) -> pytest.MarkDecorator:
+    """Return the mark by which a test has each case as its argument ``case``, with what the case needs."""
+    marked = [pytest.param(case, marks=[pytest.mark.needs(one) for one in case.needs]) for case in cases]
+    return pytest.mark.parametrize("case", marked, ids=str)
 
 
 class WaitingLoad:

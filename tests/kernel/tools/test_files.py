@@ -8,10 +8,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-import pytest
-
 from tests.support.tool_cases import SHOWN as COMM
-from tests.support.tool_cases import Rows, ToolCase, compare, run_case
+from tests.support.tool_cases import Rows, ToolCase, compare, each_case, run_case
 from tests.support.trace_process import StartTrace
 
 MEMORY = ("kprobe_events",)
@@ -137,11 +135,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[pytest.mark.needs(feature) for feature in case.needs]) for case in CASES],
-    ids=str,
-)
+@each_case(CASES)
 def test_a_tool(case: ToolCase, trace: StartTrace) -> None:
     rows, expected = run_case(case, trace)
     compare(rows, expected, exact=case.exact)

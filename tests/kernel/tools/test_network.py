@@ -10,10 +10,8 @@ from ctypes import CDLL, Structure, byref, c_int, c_void_p
 from functools import partial
 from typing import Any
 
-import pytest
-
 from tests.support.patience import eventually
-from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, run_case
+from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, each_case, run_case
 from tests.support.trace_process import StartTrace
 
 FAMILIES = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
@@ -236,11 +234,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[pytest.mark.needs(feature) for feature in case.needs]) for case in CASES],
-    ids=str,
-)
+@each_case(CASES)
 def test_a_tool(case: ToolCase, trace: StartTrace) -> None:
     rows, expected = run_case(case, trace)
     compare(rows, expected, exact=case.exact)

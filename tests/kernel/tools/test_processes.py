@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import pytest
-
 from tests.support.forked_child import started
 from tests.support.memory_cgroup import memory_cgroup
-from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, run_case
+from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, each_case, run_case
 from tests.support.trace_process import StartTrace
 
 PROBES = ("kprobe_events",)
@@ -157,11 +155,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[pytest.mark.needs(feature) for feature in case.needs]) for case in CASES],
-    ids=str,
-)
+@each_case(CASES)
 def test_a_tool(case: ToolCase, trace: StartTrace) -> None:
     rows, expected = run_case(case, trace)
     compare(rows, expected, exact=case.exact)
