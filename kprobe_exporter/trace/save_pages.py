@@ -56,11 +56,11 @@ def save_pages(
             started = time.monotonic()
             while not out.stop.is_set() and (left := _left(session, started)) > 0:
                 out.stop.wait_for(pipes.values(), min(TURN, left), out.watched)
-                _copy(pipes, pages, page_bytes)
+                _copy(instance, pipes, pages, page_bytes)
                 session.look()
             for probe in probes:
                 probe.disable()
-            _copy(pipes, pages, page_bytes)
+            _copy(instance, pipes, pages, page_bytes)
             recording = _recording(instance, probes, page_bytes, [*pages])
             # A CPU without a number between others would shift all that follow.
             empty = stack.enter_context(TemporaryFile(dir=path.parent))
@@ -85,17 +85,25 @@ def _page_bytes(files: Tracefs) -> int:
         raise TracefsError(sentence(error.message)) from None
 
 
-def _copy(pipes: Mapping[int, int], pages: Mapping[int, BinaryIO], page_bytes: int) -> None:
-    """Append the pages that each CPU has now. A read of a CPU that was never online gives ENODEV."""
+def _copy(
+    instance: Instance, pipes: Mapping[int, int], pages: Mapping[int, BinaryIO], page_bytes: int
+) -> None:
+    """Append the pages that each CPU has now."""
     for cpu, pipe in pipes.items():
-        try:
-            while page := os.read(pipe, page_bytes):
-                pages[cpu].write(page.ljust(page_bytes, b"\0"))
-        except BlockingIOError:
-            continue
-        except OSError as error:
-            if error.errno != errno.ENODEV:
-                raise
+        while page := _read_page(instance, pipe, page_bytes):
+            pages[cpu].write(page.ljust(page_bytes, b"\0"))
+
+
+def _read_page(instance: Instance, pipe: int, page_bytes: int) -> bytes:
+    """Return the next page; nothing if there is none, or if the CPU was never online. Raises TracefsError."""
+    try:
+        return os.read(pipe, page_bytes)
+    except BlockingIOError:
+        return b""
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            return b""
+        raise TracefsError(instance.cannot_read(error)) from None
 
 
 def _recording(
