@@ -10,6 +10,9 @@ from kprobe_exporter.config.files import DEFAULT
 from tests.reference.kernels import CONFIGURATIONS, KERNELS, ROOT, rows, series, shipped
 from tests.vm.kernels import KERNELS as TESTED
 
+LACKING = {("6.1-arm64", "on_cpu")}
+"""Probes that a kernel cannot have: that of 6.1 on arm64 cannot follow the stacks of programs."""
+
 DEPLOYED = ROOT / "deploy/kubernetes/base/config/probes.yaml"
 
 
@@ -26,7 +29,8 @@ def test_no_fixture_is_large() -> None:
 def test_each_probe_has_an_alternative(kernel: Path, path: Path) -> None:
     found = rows(kernel)[path]
     down = {row.probe for row in found if row.state == "down"}
-    assert down == set(), [row for row in found if row.probe in down]
+    lacking = {row.probe for row in found if (series(kernel), row.probe) in LACKING}
+    assert down == lacking, [row for row in found if row.probe in down]
     assert {row.probe for row in found} >= {
         probe.name for probe in shipped(path).probes if not probe.attach[0].target.is_pattern
     }

@@ -66,7 +66,12 @@ def alerts(server: Prometheus) -> list[Any]:
 
 def first(server: Prometheus, expr: str) -> float:
     """The time of a query's first result, in seconds since the epoch."""
-    return min(series.samples[0][0] for series in server.over(expr, round(patience(LIMIT))))
+    return min(series.samples[0][0] for series in server.over(expr, run_seconds()))
+
+
+def run_seconds() -> int:
+    """The longest time for which the VM may have run."""
+    return round(patience(LIMIT))
 
 
 def asked(expr: str, probe: str = ".+") -> str:
@@ -92,24 +97,21 @@ def targets(*, answered: bool) -> Iterator[Any]:
             lacking = uid == POSTGRESQL or "Empty unless" in panel["description"]
             for target in panel["targets"] if answered != lacking else ():
                 name = f"{uid}: {panel['title']}: {target['refId']}"
-                yield pytest.param(asked(target["expr"], probe), target["instant"], id=name)
+                yield pytest.param(asked(target["expr"], probe), id=name)
 
 
 class TestDashboards:
-    @pytest.mark.parametrize(("expr", "instant"), list(targets(answered=True)))
-    def test_a_query_answers(self, server: Prometheus, expr: str, instant: bool) -> None:
-        def answers() -> bool:
-            found = server.now(expr) if instant else server.over(expr, 60)
-            return any(series.finite for series in found)
+    @pytest.mark.parametrize("expr", list(targets(answered=True)))
+    def test_a_query_answers(self, server: Prometheus, expr: str) -> None:
+        """At some time of the run: a slow guest works on disks once in several minutes."""
+        eventually(lambda: any(series.finite for series in server.over(expr, run_seconds(), step=5)))
 
-        eventually(answers)
-
-    @pytest.mark.parametrize(("expr", "instant"), list(targets(answered=False)))
+    @pytest.mark.parametrize("expr", list(targets(answered=False)))
     def test_a_query_about_a_missing_server_or_a_probe_that_is_off_is_accepted(
-        self, server: Prometheus, expr: str, instant: bool
+        self, server: Prometheus, expr: str
     ) -> None:
         """A query that Prometheus refuses raises AssertionError; its answer may be empty."""
-        server.now(expr) if instant else server.over(expr, 60)
+        server.over(expr, 60)
 
     @pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
     def test_its_variables_offer_something(self, server: Prometheus, dashboard: Any) -> None:
