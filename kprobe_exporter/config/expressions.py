@@ -11,7 +11,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.evaluate import COMPUTED, STRING, wrong_types
 from kprobe_exporter.grammar.formula import Name, Operation
 from kprobe_exporter.grammar.formula_parser import inserted, parse_formula
-from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.records import STACK_POINTER
 
@@ -119,7 +119,9 @@ def _with_return(target: Target) -> str:
 
 
 def _fetched(name: str, target: Target, *, several: bool) -> str:
-    """Return a clause: how a probe gets the field ``name``."""
+    """Return a clause: how a probe gets the field ``name``, if a field can have that name."""
+    if not NAME.fullmatch(name):
+        return ""
     if several:
         return ": every alternative must yield it, see `fetch`"
     source = name if target.kind is Kind.TRACEPOINT else "$arg1"

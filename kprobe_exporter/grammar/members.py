@@ -100,6 +100,8 @@ def _parse(text: str, at: int) -> tuple[MemberPath, int]:
         if text[at : at + 1] != ")":
             fail("this must end with ')'", text, at)
         at += 1
+        if not (base.steps or base.cast or shift):
+            base = base.base  # (a)->b is a->b
     else:
         name = _BASE.match(text, at)
         if not name:

@@ -56,6 +56,8 @@ def resolve(text: str, written: str | None = None) -> Member:
         ("$retval->disk_name[31]", (43,), "s8", None, 0),
         ("disks[2]->label", (16, 64, 0), "string", None, 0),
         ("(sock)addr->sk_cookie", (512,), "u64", None, 0),
+        ("((sk))->sk_cookie", (512,), "u64", None, 0),
+        ("(sock)(addr)->sk_cookie", (512,), "u64", None, 0),
         ("(struct sock *)addr->sk_cookie", (512,), "u64", None, 0),
         ("(disk_t)sk->disk_name", (12,), "string", None, 0),
         ("(gendisk)(sk->sk_user_data)->disk_name", (144, 12), "string", None, 0),

@@ -156,6 +156,12 @@ def test_refused(refused_probe: Refused, text: str, expected: str) -> None:
     refused_probe(f"attach: 'kretprobe:f', fetch: {fetch}, metrics: [{text}]", f"metrics[0]{expected}")
 
 
+def test_a_name_that_a_field_cannot_have_is_not_offered(problems: Problems) -> None:
+    text = 'probes: [{name: p, attach: "kprobe:f", metrics: [{counter: a_total, labels: {a: "\\n"}}]}]'
+    [problem] = problems(text)
+    assert problem.endswith(r"labels.a: there is no field '\n' at kprobe:f")
+
+
 @pytest.mark.parametrize(
     ("attach", "field", "without"),
     [
