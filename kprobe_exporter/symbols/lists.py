@@ -249,7 +249,10 @@ def names_between(blocks: Iterable[bytes], ends: tuple[str, str], wanted: set[by
     first, last = (end.encode() for end in ends)
     found, inside = set(), False
     for line in lines_of(blocks):
-        name = line.split()[2] if line.count(b" ") > 1 else b""
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        name = fields[2]
         if name in (first, last):
             inside = name == first
         elif inside and name in wanted:

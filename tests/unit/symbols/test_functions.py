@@ -158,8 +158,8 @@ def test_names_that_no_kernel_has(symbol: str) -> None:
 
 
 def test_boot_code_where_addresses_are_hidden() -> None:
-    """kallsyms is sorted by address, whether or not it shows them."""
-    symbols = b"0 T _text\n0 t notraced\n0 T _sinittext\n0 t vfs_raed\n0 T _einittext\n0 t twice\n"
+    """kallsyms is sorted by address, whether or not it shows them; a damaged line is left out."""
+    symbols = b"0 T _text\n0  t\n0 t notraced\n0 T _sinittext\n0 t vfs_raed\n0 T _einittext\n0 t twice\n"
     known = functions(symbols=symbols)
     assert known.answer("", "vfs_raed", 0) == (False, "it ran at boot alone, and its memory has been freed")
     assert known.answer("", "notraced", 0).can is None
