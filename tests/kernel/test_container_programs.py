@@ -12,7 +12,7 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.faults.confinement import confined, only
 from tests.kernel.conftest import StartAgent
-from tests.support.agent_process import AgentProcess
+from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.compiling import compiled
 from tests.support.containers import container_id
 from tests.support.hanging_mount import hanging
@@ -206,6 +206,10 @@ def test_the_end_of_a_start_that_hangs(node: Node, start_agent: StartAgent) -> N
         assert "Traceback" not in agent.output()
 
 
+def both_up(found: Metrics) -> bool:
+    return all(found.value("kprobe_up", probe=probe) == 1 for probe in ("entry", "whole"))
+
+
 START_S = 10
 """Seconds in which an agent starts beside them: it waits for 4 s in all, and then for 0.1 s for each."""
 
@@ -217,7 +221,7 @@ def test_a_start_beside_file_systems_that_hang(node: Node, start_agent: StartAge
         die(dead, stack)
         with within(START_S):
             agent = start_agent(CONFIG.replace("a*", "*"))
-        eventually(lambda: agent.scrape().value("kprobe_up", probe="whole") == 1)
+        eventually(lambda: both_up(agent.scrape()))
         alive.call(3)
         eventually(lambda: agent.scrape().value("kprobe_calls_total", container=alive.id) == 3)
         with within(END_S):
@@ -231,7 +235,7 @@ def test_file_systems_that_hang_later(node: Node, start_agent: StartAgent, momen
     alive, *dead = [node.start(image, 0xA1 + number) for number in range(1 + DEAD)]
     with ExitStack() as stack:
         agent = start_agent(CONFIG.replace("a*", "*"))
-        eventually(lambda: agent.scrape().value("kprobe_up", probe="whole") == 1)
+        eventually(lambda: both_up(agent.scrape()))
         die(dead, stack)
         wanted = 2 if moment == "waits" else DEAD
         alive.call(7)
