@@ -179,9 +179,10 @@ def _script(guest: Guest) -> str:
         lines += [f"{MOUNT},{options} {tag} {_q(place)}"]
     if guest.port is not None:
         # The addresses that the DHCP server of QEMU's user network would assign.
-        lines += ["modprobe virtio_net", "interface=$(ls -d /sys/class/net/e*)"]
-        lines += ["ip addr add 10.0.2.15/24 dev ${interface##*/}"]
-        lines += ["ip link set ${interface##*/} up"]
+        # udev renames the device at any moment after modprobe.
+        lines += ["modprobe virtio_net"]
+        lines += ['on_device() { until ip "$@" dev "$(ls /sys/class/net | grep ^e)"; do sleep 0.1; done; }']
+        lines += ["on_device addr add 10.0.2.15/24", "on_device link set up"]
     lines += [f"export {name}={_q(value)}" for name, value in variables.items()]
     # The VM ends by itself even if the process that started it is gone.
     lines += [f"cd {_q(ROOT)}", f"exec timeout -k 10 {guest.timeout} {shlex.join(guest.command)}"]
