@@ -74,7 +74,9 @@ class EventFields:
         has = f"; it has {', '.join(form.fields) or 'none'}"
         for name, field in used.items():
             if field not in form.fields:
-                raise GrammarError(f"the tracepoint {form.name} has no field '{field}' (for '{name}'){has}")
+                purpose = "" if name == field else f" (for '{name}')"
+                hint = closest(field, form.fields) or has
+                raise GrammarError(f"the tracepoint {form.name} has no field '{field}'{purpose}{hint}")
         known = form.fields.keys() | attach.fetch.keys() | behind | COMMON_FIELDS.keys()
         for name in sorted(filter_fields(attach.filter) - known):
             hint = closest(name, form.fields) or has

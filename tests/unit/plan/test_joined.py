@@ -429,7 +429,7 @@ def cannot(target: Target) -> tuple[Target, str]:
         (
             f"attach: {{pair: {{from: '{SCHED}_switch', to: '{SCHED}_process_exec', key: prev_pid}}}}",
             f"{SCHED}_switch -> {SCHED}_process_exec",
-            "the tracepoint sched_process_exec has no field 'prev_pid' (for 'prev_pid'); it has filename",
+            "the tracepoint sched_process_exec has no field 'prev_pid'; it has filename",
         ),
         (
             "attach: 'ucall:/x:f', stack: true",

@@ -195,6 +195,10 @@ def test_what_a_filter_names_is_recorded_by_an_eprobe_alone() -> None:
             "it has filename, pid, old_pid",
         ),
         (
+            attach(f"tracepoint:{EXEC}", filname="filname"),
+            "the tracepoint sched_process_exec has no field 'filname', did you mean 'filename'?",
+        ),
+        (
             attach(f"tracepoint:{EXEC}", filter_text="parent > 0"),
             "the tracepoint sched_process_exec has no field 'parent' to filter on; "
             "it has filename, pid, old_pid",
