@@ -255,9 +255,10 @@ def real_agent(directory: Path) -> Iterator[str]:
         compileall.compile_dir(ROOT / package, quiet=2)  # the guest cannot write bytecode
     port = boot.free_port(boot.GUEST_PORT)
     command = [sys.executable, "-m", "tests.e2e.status_guest"]
-    guest = boot.Guest(MAIN, command, directory, LIMIT, port=port)
+    limit = round(patience(LIMIT))
+    guest = boot.Guest(MAIN, command, directory, limit, port=port)
     log, stop = directory / "log", threading.Event()
-    child = Child("status", boot.command(guest), log, LIMIT + 30, boot.environment(), stop)
+    child = Child("status", boot.command(guest), log, limit + 30, boot.environment(), stop)
     running = threading.Thread(target=child.run)
     running.start()
     try:
