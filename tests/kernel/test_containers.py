@@ -1,11 +1,13 @@
 """Short-lived processes in real cgroups get the labels of their container and pod, and of no other."""
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.config.files import DEFAULT
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.compiling import compiled
@@ -149,3 +151,15 @@ def test_threads_are_followed_again_after_an_interruption(start_agent: StartAgen
     eventually(lambda: (events / "kprobe_exporter/open/enable").read_text() == "1\n")
     assert "the probe 'task:task_newtask': another process disabled it" in agent.output()
     assert agent.scrape().value("kprobe_exporter_faults_total", fault="probe_disabled") >= 3
+
+
+def test_victim_of_want_of_memory(start_agent: StartAgent, hierarchy: Path, logs: Path) -> None:
+    """A process that the kernel kills because memory ran out is counted by its pod."""
+    write_logs(logs, 1, "web-1", "shop")
+    agent = start_agent(DEFAULT.read_text())
+    victim = subprocess.Popen(["/bin/sleep", "infinity"])
+    (group(hierarchy, PATHS["containerd"], 1) / "cgroup.procs").write_text(str(victim.pid))
+    Path(f"/proc/{victim.pid}/oom_score_adj").write_text("1000")
+    Path("/proc/sysrq-trigger").write_text("f")  # kill the process that the kernel would choose
+    assert victim.wait() == -signal.SIGKILL
+    eventually(lambda: [one["pod"] for one in agent.scrape().labels("kprobe_oom_kills_total")] == ["web-1"])
