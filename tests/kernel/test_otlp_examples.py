@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import StartAgent
+from tests.support.block_devices import null_block
 from tests.support.patience import eventually
 from tests.support.receivers import Rotel, rotel
 from tests.support.system_calls import of_fsync
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.needs("kprobe_events")
 EXAMPLES = Path(__file__).parents[2] / "examples/otlp"
 COLLECTOR = "http://localhost:4318"
 CALLS = 200
+SLOW = 120_000
+"""Microseconds that a request to the block device takes."""
 
 
 @pytest.fixture
@@ -43,6 +46,17 @@ def test_logs(start_agent: StartAgent, receiver: Rotel) -> None:
     assert "ENOTDIR" in sent
     assert "ENOENT" not in sent
     assert agent.scrape().value("kprobe_open_failed_total", errno="ENOENT") > 0
+
+
+def test_slow_requests(start_agent: StartAgent, receiver: Rotel) -> None:
+    """A request that takes more than 100 ms is sent, with the name of its device and its error."""
+    start_agent(configuration("logs.yaml", receiver))
+    with null_block(SLOW) as device:
+        with device.open("rb", buffering=0) as file:
+            file.read(4096)
+        eventually(lambda: receiver.found(rf"-> kprobe.arg.dev: Str\(({device.name})\)"))
+    assert set(receiver.found(r"-> kprobe.arg.error: Str\((\w+)\)")) == {"ok"}
+    assert min(map(float, receiver.found(r"-> kprobe.duration: Double\((.+)\)"))) >= SLOW / 1e6
 
 
 def test_spans(start_agent: StartAgent, receiver: Rotel, tmp_path: Path) -> None:
