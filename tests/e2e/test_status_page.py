@@ -244,7 +244,7 @@ def test_a_picture_for_the_documents(browser: Chrome, tmp_path: Path) -> None:
         show(browser, WIDTH, browser.execute_script("return document.documentElement.scrollHeight"))
         assert browser.execute_script(CLIPPED) == []
         assert browser.save_screenshot(str(PICTURE))
-    assert complaints(browser) == []
+        assert complaints(browser) == []
 
 
 @contextmanager
