@@ -107,7 +107,7 @@ class ScopedThreads:
         self._due = float("-inf")
         self._threads = self._selected(scope)
         if scope.comm is not None:
-            condition = comm_filter(scope.comm)
+            instance.names = condition = comm_filter(scope.comm)
             instance.guard = condition if instance.guard is None else f"({instance.guard}) && {condition}"
         if self._threads is None:
             return

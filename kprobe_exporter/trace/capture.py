@@ -135,6 +135,8 @@ def collected(
     ``processes`` knows.
     """
     instance = session.instance
+    if _has_pair(probes) and instance.names is not None:
+        probes = [_begun_by(instance.names, probe) for probe in probes]
     symbols = Symbols(instance.files)
     planned = [recorded(probe, counted_by_kernel=instance.counts_tracepoints()) for probe in probes]
     event_source = _pages(instance, symbols, planned)
@@ -239,11 +241,30 @@ def _pages(instance: Instance, symbols: Symbols, planned: Sequence[Probe]) -> Ev
         )
     if any(probe.user_stack for probe in planned):
         instance.write("options/userstacktrace", "1")
-    if any(attach.target.kind is Kind.PAIR for probe in planned for attach in probe.attach):
-        # This thread may end what others began: a wait for the CPU, by leaving it.
+    if _has_pair(planned):
+        # Other threads may end what one began, as this one a wait for the CPU, by leaving it.
         instance.guard = None
         event_source = event_source._replace(own_threads=OwnThreads(instance, instance.own_tid()))
     return event_source
+
+
+def _has_pair(probes: Sequence[Probe]) -> bool:
+    return any(attach.target.kind is Kind.PAIR for probe in probes for attach in probe.attach)
+
+
+def _begun_by(names: str, probe: Probe) -> Probe:
+    """Return the probe with a filter of threads' names where its events begin: any thread may end them."""
+
+    def narrowed(one: Attach) -> Attach:
+        return replace(one, filter=names if one.filter is None else f"({one.filter}) && {names}")
+
+    def begun(one: Attach) -> Attach:
+        if not one.begins:
+            return narrowed(one)
+        begins = tuple(map(narrowed, one.begins))
+        return replace(one, begins=begins, end=begins[0] if one.again else one.end)
+
+    return replace(probe, attach=tuple(map(begun, probe.attach)))
 
 
 def _plain(target: Target, error: ProbeRefused) -> str:

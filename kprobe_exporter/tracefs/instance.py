@@ -47,10 +47,10 @@ class Instance:
     hold events that are still needed, so no definition that was ever enabled may be deleted. ``retired`` are
     the events, oldest first, that no probe uses until a definition like theirs is needed again.
     ``filters`` are those of the tracepoints' own events, by their directories. ``guard`` is a filter that
-    every recorded event has to pass, besides its own. ``settings`` are as ``set_up`` and later writes left
-    them. ``removal`` reports the progress of ``close``, and may end it early. ``threads`` is the second
-    instance. ``probed_files`` are open from planning probes in them until these are installed; the caller
-    closes them.
+    every recorded event has to pass, besides its own; ``names`` is its part about the names of threads.
+    ``settings`` are as ``set_up`` and later writes left them. ``removal`` reports the progress of ``close``,
+    and may end it early. ``threads`` is the second instance. ``probed_files`` are open from planning probes
+    in them until these are installed; the caller closes them.
     """
 
     def __init__(self, files: Tracefs, name: str, lock: int | None, removal: Removal | None = None) -> None:
@@ -64,6 +64,7 @@ class Instance:
         self.probed_files = ProbedFiles()
         self.filters = SharedFilters()
         self.guard: str | None = None
+        self.names: str | None = None
         self.settings = KeptSettings(files, self.path)
         self.threads: Instance | None = None
         self.pipes: dict[int, int] = {}

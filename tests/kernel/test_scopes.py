@@ -295,6 +295,18 @@ def test_name(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> None:
         ]
 
 
+def test_name_of_a_pair(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> None:
+    """The thread that begins it has the name: another one ends a wait, when it leaves the CPU."""
+    tool = trace("offcputime", "--comm", "scoped*", "-v", command="tool")
+    tool.wait_until_tracing()
+    for puppet, name, seconds in zip(puppets, ("scoped name", "another"), (0.2, 0.5), strict=True):
+        puppet.run(f"open('/proc/self/comm', 'w').write({name!r})")
+        puppet.run(f"__import__('time').sleep({seconds})")
+    assert tool.end() == 0, tool.errors
+    slept = [int(line.split()[1]) for line in tool.output.splitlines() if b"nanosleep" in line]
+    assert 0.2 <= sum(slept) / 1e9 < 0.5
+
+
 def test_ends_leave_nothing(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> None:
     """After Ctrl-C, a terminal that hangs up, and SIGKILL with a cleanup; a command ends with its trace."""
     scopes = [
