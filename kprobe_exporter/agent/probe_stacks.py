@@ -120,10 +120,7 @@ class ProbeStacks:
         weigh = joins[0].outstanding.weigh
         counts = StackCounts(name, weigh, declared.most, self._limits, user=declared.user)
         for join in joins:
-            tallies, without = stacks_of(join.layout.layout_id)
-            counts.lose(without)
-            for _, kernel, process, addresses, weight in tallies:
-                self._programs.add(counts, kernel, process, addresses, weight)
+            self._programs.add_open(counts, *stacks_of(join.layout.layout_id))
         return self._programs.profile(counts)
 
     def _read(self, name: str) -> None:

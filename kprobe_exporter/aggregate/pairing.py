@@ -6,6 +6,7 @@ without such a proof are counted as unpaired: no duration is better than a wrong
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -32,7 +33,8 @@ class _Outstanding:
         assert join.outstanding is not None
         self._layout_id, self._opened, self.here = join.layout.layout_id, opened, False
         self._older_than, weigh = join.outstanding
-        self._weights = weigh and {begin.layout_id: getter(begin, weigh) for begin in join.begins}
+        begins = [replace(begin, computed=join.layout.computed) for begin in join.begins]
+        self._weights = weigh and {begin.layout_id: getter(begin, weigh) for begin in begins}
 
     def count(self, now: int) -> tuple[int, int | None]:
         """Return their number, and the sum of their weights, None without."""

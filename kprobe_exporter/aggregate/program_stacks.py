@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from kprobe_exporter.aggregate.attached_layout import UNKNOWN, Named
 from kprobe_exporter.aggregate.stack_counts import StackCounts
-from kprobe_exporter.model.stacks import NOTHING, Addresses, Frames, Place, Profile, Stack, Weight
+from kprobe_exporter.model.stacks import NOTHING, Addresses, Frames, Place, Profile, Stack, StackTally, Weight
 
 MOST_WAITING = 16_384
 """Different stacks that wait for their places. Hits with further ones are lost."""
@@ -110,6 +110,12 @@ class ProgramStacks:
                 self._addresses += len(addresses)
                 self._work()
             self._waiting[key] = (before or NOTHING).plus(weight)
+
+    def add_open(self, counts: StackCounts, tallies: Iterable[StackTally], without: int) -> None:
+        """Count the stacks with which what is outstanding began, and those that are unknown."""
+        counts.lose(without)
+        for _, kernel, process, addresses, weight in tallies:
+            self.add(counts, kernel, process, addresses, weight)
 
     def name(self, process: int, addresses: Sequence[int], then: Named) -> bool:
         """Have ``then`` called with the names of the functions there; return False if too many wait."""

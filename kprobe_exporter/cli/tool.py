@@ -30,7 +30,7 @@ from kprobe_exporter.tools.load import (
 from kprobe_exporter.tools.tool_model import OptionModel, OptionType
 from kprobe_exporter.trace.emit import read_back
 from kprobe_exporter.trace.rows import Display
-from kprobe_exporter.trace.run_tool import probes_of, records_process, run_tool
+from kprobe_exporter.trace.run_tool import read_tool, records_process, run_tool
 from kprobe_exporter.trace.session import trace_session
 from kprobe_exporter.trace.timeline import write_timeline
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
@@ -222,12 +222,12 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
     if given["emit"]:
         if scope.narrows:
             raise UsageError("--emit-config does nothing with a scope: leave one of them out.")
-        probes_of(tool)
+        read_tool(tool)
         click.echo(tool.text, nl=False)
         return
     if given.get("as_json") and given.get("as_csv"):
         raise UsageError("--json and --csv do not go together: give one of them.")
-    probes = probes_of(tool)
+    settings, probes = read_tool(tool)
     with tracing(given["tracefs"], verbose=given["verbose"]) as (files, probed_files, out):
         shown = Display(
             "json" if given.get("as_json") else "csv" if given.get("as_csv") else "text",
@@ -238,7 +238,10 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
             given.get("interval"),
         )
         tgid, seconds = records_process(tool, probes), given.get("seconds")
-        with trace_session(files, probed_files, scope, out, seconds, tell, tgid=tgid) as session:
+        size = settings.buffer_size
+        with trace_session(
+            files, probed_files, scope, out, seconds, tell, buffer_size=size, tgid=tgid
+        ) as session:
             if (timeline := given.get("perfetto")) is not None:
                 lost = write_timeline(session, probes, timeline)
             else:

@@ -27,7 +27,7 @@ from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.trace.resolve import resolve
 from kprobe_exporter.trace.save_pages import save_pages
-from kprobe_exporter.trace.session import TraceSession, text_specs, trace_session
+from kprobe_exporter.trace.session import HELD_BUFFER, LIVE_BUFFER, TraceSession, text_specs, trace_session
 from kprobe_exporter.trace.text import show_format
 from kprobe_exporter.trace.text import trace as trace_text
 from kprobe_exporter.trace.timeline import write_timeline
@@ -248,8 +248,9 @@ def _trace(
     as_call = request.is_call and not (options.planned or options.as_kernel)
     held = options.seconds is not None and not (options.planned or as_call or options.trace_dat is not None)
     each = options.scope.narrows
+    size = HELD_BUFFER if held else LIVE_BUFFER
     with trace_session(
-        files, probed_files, options.scope, out, options.seconds, tell, held=held, tgid=options.records
+        files, probed_files, options.scope, out, options.seconds, tell, buffer_size=size, tgid=options.records
     ) as session:
         lost = 0
         if options.planned or as_call:

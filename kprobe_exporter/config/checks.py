@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-from kprobe_exporter.config.expressions import check_expression, missing_field
+from kprobe_exporter.config.expressions import check_expression, fields_read, missing_field
 from kprobe_exporter.config.kernel_aggregation import EVENTS
 from kprobe_exporter.config.metrics import MetricBuilder, is_fact
 from kprobe_exporter.config.model import NO_STACK, Export, Label, Otlp, Stacks, Within
@@ -201,14 +201,17 @@ def outstanding_of(probe: ProbeModel, alternatives: Alternatives, report: Report
     """Return what of a probe is outstanding, None if that is not counted. Problems go to ``report``."""
     if probe.outstanding is None:
         return None
+    weigh = probe.outstanding.weigh
+    read = frozenset[str]() if weigh is None else fields_read(weigh, probe.let or {})
     for one in alternatives:
-        target, weigh = str(one.attach.target), probe.outstanding.weigh
+        target, begins = str(one.attach.target), one.attach.begins
+        missing = sorted(name for name in read if any(name not in begin.fetch for begin in begins))
         if not one.attach.target.is_joined:
             report(("outstanding",), f"{target} is a single moment, and a call or a pair ends", at_key=True)
-        elif weigh is not None and any(weigh not in begin.fetch for begin in one.attach.begins):
-            known = set().union(*(begin.fetch for begin in one.attach.begins))
-            why = f"{quote(weigh)} is not fetched where {target} begins{closest(weigh, known)}"
+        elif missing:
+            known = set().union(*(begin.fetch for begin in begins))
+            why = f"{quote(missing[0])} is not fetched where {target} begins{closest(missing[0], known)}"
             report(("outstanding", "weigh"), why)
-        elif weigh is not None and (type_ := one.fields[weigh]) is not None and type_.kind != "int":
+        elif weigh is not None and (type_ := one.fields[weigh]) and type_.kind not in ("int", COMPUTED.kind):
             report(("outstanding", "weigh"), f"{quote(weigh)} is no number to add up")
     return Outstanding(round(probe.outstanding.older_than * 1e9), probe.outstanding.weigh)

@@ -46,6 +46,15 @@ def with_lets(lets: Mapping[str, str], alternatives: Alternatives, report: Repor
     return found
 
 
+def fields_read(name: str, lets: Mapping[str, str]) -> frozenset[str]:
+    """Return the fields that a name means: those with which its ``let`` computes, or the name itself."""
+    try:
+        trees = inserted(lets)
+    except GrammarError:  # with_lets reports it
+        return frozenset()
+    return trees[name].fields if name in trees else frozenset({name})
+
+
 def labels_meant(text: str, labels: Iterable[Label], alternatives: Alternatives) -> frozenset[str]:
     """Return the names in a metric's ``where`` that mean its labels.
 

@@ -188,7 +188,8 @@ class OutstandingModel(Strict):
     older_than: Annotated[Duration, Field(examples=["10s"])] = 0.0
     """How long ago they began at least, as `10s`."""
     weigh: Annotated[str, Field(examples=["size"])] | None = None
-    """The field of the first event that is added up: a name of `fetch`, such as the size of an allocation."""
+    """The field of the first event that is added up, such as the size of an allocation: a name of `fetch`, or
+    a `let` that computes with those."""
 
 
 class ProbeModel(Strict):

@@ -1,11 +1,12 @@
 """The plan of an engine (engine.h: struct engine_plan) from shapes, recipes, filters and joins."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kprobe_exporter.model.aggregation import OPEN, RECORDED_STACK, Group, Recipe, RecordChoice, RecordFilter
+from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.joins import JoinRecipe, Joins, Steps
 from kprobe_exporter.model.record_layout import Shape
 from kprobe_exporter.model.records import STACK_POINTER, Join, Layout, Record
@@ -210,12 +211,14 @@ class EnginePlan:
             )
         )
 
-    def _add_sums(self, recipe: Recipe, shape: Shape | JoinedShape) -> None:
-        """Append the groups of a recipe, and the nodes of their conditions and computed fields."""
+    def _add_sums(
+        self, recipe: Recipe, shape: Shape | JoinedShape, fields: Sequence[Computed] | None = None
+    ) -> None:
+        """Append the groups of a recipe, and the nodes of their conditions and computed ``fields``."""
         used = {name for group in recipe.groups for name in (*group.keys, group.value)}
         computed = {
             one.name: FieldRef("computed", add_nodes(self.nodes, [one.condition], shape))
-            for one in shape.layout.computed
+            for one in (shape.layout.computed if fields is None else fields)
             if one.name in used
         }
         for group in recipe.groups:
@@ -293,7 +296,7 @@ class EnginePlan:
         first_open, nopen = len(self.sums), 0
         if (wanted_open := wanted.join.outstanding) is not None:
             groups = (Group(OPEN, value=wanted_open.weigh), Group(OPEN, (RECORDED_STACK,), wanted_open.weigh))
-            self._add_sums(Recipe(groups), first)
+            self._add_sums(Recipe(groups), first, layout.computed)
             nopen = len(groups)
         return made._replace(
             first_open=first_open,

@@ -204,7 +204,9 @@ def _filled(value: Any, texts: Mapping[str, str]) -> Any:
     if not isinstance(value, str):
         return value
     filled = re.sub(r"\{([a-z][a-z0-9-]*)\}", lambda found: texts.get(found[1], found[0]), value)
-    return int(filled) if filled != value and re.fullmatch("[0-9]{1,18}", filled) else filled
+    if filled == value or not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,9})?", filled):
+        return filled
+    return float(filled) if "." in filled else int(filled)
 
 
 def _configuration(

@@ -5,6 +5,7 @@ request ──► emit (YAML) ──► config ──► plan ──► attach �
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from functools import partial
 
 from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import join_recipe, record_filters, source_recipe
+from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, record_filters, source_recipe
 from kprobe_exporter.config.model import Attach, Label, Metric, Probe, Settings
 from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
@@ -23,7 +24,8 @@ from kprobe_exporter.identity.processes import Processes
 from kprobe_exporter.labels import decoders
 from kprobe_exporter.model.aggregation import Recipe, Where
 from kprobe_exporter.model.joins import JoinRecipe, Joins
-from kprobe_exporter.model.records import COMMON_COMM, Batch, Layout
+from kprobe_exporter.model.records import COMMON_COMM, Batch, Join, Layout
+from kprobe_exporter.model.stacks import StackTally
 from kprobe_exporter.plan import (
     Kernel,
     ProbePlan,
@@ -61,7 +63,7 @@ WANTED = Metric("counter", "total", "", labels=(Label("comm", COMMON_COMM), Labe
 
 @dataclass(slots=True)
 class Capture:
-    """The installed probes. ``pipe`` delivers their events; it is None if no probe records events.
+    """The installed probes. ``buffers`` deliver their events; None if no probe records events.
 
     The kernel may refuse single probes that a pattern ``matched``; ``warn`` is called with a summary.
     ``pairing`` joins calls. ``facts`` are those of the processes of the records that were delivered last.
@@ -69,15 +71,25 @@ class Capture:
 
     plans: list[ProbePlan]
     attached: list[Attached]
-    pipe: Pipe | None
+    buffers: BufferReader | None
     matched: frozenset[str]
     warn: Callable[[str], None]
     pairing: Pairing = field(default_factory=Pairing)
     facts: ProcessFacts = field(default_factory=ProcessFacts)
 
     @property
+    def pipe(self) -> Pipe | None:
+        return None if self.buffers is None else self.buffers.pipe
+
+    @property
     def parts(self) -> list[Installed]:
         return [part for attached in self.attached for part in attached.parts]
+
+    def open_stacks(self, join: Join) -> tuple[list[StackTally], int]:
+        """Return the stacks with which what is outstanding of a join began, and the number without one."""
+        layout_id = join.layout.layout_id
+        tallies, without = ([], 0) if self.buffers is None else self.buffers.open_stacks(layout_id)
+        return tallies, without + self.pairing.outstanding(layout_id, time.monotonic_ns())
 
     def add(self, plan: ProbePlan, attached: Attached) -> None:
         self.plans.append(plan)
@@ -168,7 +180,7 @@ def collected(
                 log.info("%s is left out: %s", each.name, why)
         capture.leave_out(refused, len(found))
         follow = partial(capture.facts.install, instance, kernel, layout_ids)
-        capture.pipe = _reading(session, capture, event_source, symbols, follow, deliver, single=single)
+        capture.buffers = _reading(session, capture, event_source, symbols, follow, deliver, single=single)
         yield capture
     finally:
         if capture.pipe is not None:
@@ -185,8 +197,8 @@ def _reading(
     deliver: Callable[[Batch], None],
     *,
     single: bool,
-) -> Pipe | None:
-    """Return the pipe from which the events are delivered, joined; None if no probe records any.
+) -> BufferReader | None:
+    """Return the reader that delivers the events, joined; None if no probe records any.
 
     ``follow`` installs the tracepoints about threads that the facts of processes need.
     """
@@ -198,12 +210,15 @@ def _reading(
             continue
         layouts |= attached.layouts
         layout_id, only = attached.layout.layout_id, attached.residual_filter
+        declared, stacks = plan.probe.stacks, None
+        if declared is not None and any(one.layout.stack or one.layout.user_stack for one in attached.parts):
+            stacks = counted_stacks(declared.weigh)
         if attached.joined is not None:
             capture.pairing.add(attached.joined)
-            join = join_recipe(attached.joined, plan.metrics, only, attached.part_filters)
+            join = join_recipe(attached.joined, plan.metrics, only, attached.part_filters, stacks)
             if not single and not isinstance(join, str):
                 joins[layout_id] = join._replace(make=joined_record(attached.joined))
-        elif not single and (recipe := source_recipe(attached.layout, plan.metrics, only)):
+        elif not single and (recipe := source_recipe(attached.layout, plan.metrics, only, stacks)):
             recipes[layout_id] = recipe
     if not layouts:
         return None
@@ -228,7 +243,7 @@ def _reading(
         of_threads=own,
         of_all_threads={part.layout.layout_id for part in capture.parts if part.spec.role == "end"},
     )()
-    return buffers.pipe
+    return buffers
 
 
 def _pages(instance: Instance, symbols: Symbols, planned: Sequence[Probe]) -> EventSource:

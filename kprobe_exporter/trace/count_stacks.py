@@ -15,6 +15,7 @@ from kprobe_exporter.errors import TracefsError, counted, one_line
 from kprobe_exporter.export.stacks.flame_graph import flame_graph
 from kprobe_exporter.export.stacks.folded import folded
 from kprobe_exporter.identity.procfs import HOST_IDS, host_proc
+from kprobe_exporter.model.records import Join
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.trace.capture import Capture, collected
@@ -33,6 +34,7 @@ def count_stacks(
 ) -> Profile:
     """Return the stacks until the session ends: of calls with their durations, of others with their hits.
 
+    Those of a probe with ``outstanding`` are the stacks with which its open calls or pairs began.
     ``each``: only some threads are traced, so that every event has to be recorded. ``user``: the stacks go
     on in programs, as those of a place in a program always do.
     """
@@ -44,6 +46,8 @@ def count_stacks(
         )
     written = next((probe.stacks for probe in probes if probe.stacks is not None), Stacks())
     weigh = written.weigh or ("duration" if any(one.end is not None for one in attached) else None)
+    if opened := [probe.outstanding for probe in probes if probe.outstanding is not None]:
+        weigh = opened[0].weigh
     stacks = written._replace(weigh=weigh, most=MOST, user=user or written.user)
     counts = StackCounts(
         title,
@@ -59,13 +63,19 @@ def count_stacks(
     bare = {"metrics": (), "return_buckets": (), "duration_buckets": (), "aggregate": "auto"}
     wanted = [replace(probe, stacks=stacks, stack=each, **bare) for probe in probes]  # type: ignore[arg-type]
     with closing(programs), collected(session, wanted, recorded.take) as capture:
+        outstanding: list[Join] = []
         for part in capture.attached:
+            if part.joined is not None and part.joined.outstanding is not None:
+                outstanding.append(part.joined)
+                continue
             if all(one.stacks is None for one in part.parts):
                 recorded.add(part.layout, part.joined, counts, part.residual_filter)
             if part.joined is not None:
                 capture.pairing.tell(part.joined, recorded.joined)
         with suppress(Gone):
             run_until_end(session, capture, lambda passed: None, lambda: _read(capture, counts))
+        for join in outstanding:
+            programs.add_open(counts, *capture.open_stacks(join))
         stats = buffer_stats(session.instance.files, session.instance.path)
         counts.lose(stats.overrun + stats.dropped)
         return programs.profile(counts)._replace(until=time.time_ns())

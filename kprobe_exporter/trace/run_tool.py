@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kprobe_exporter.config.model import Probe
+from kprobe_exporter.config.model import Probe, Settings
 from kprobe_exporter.plan import wants_tgid
 from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.load import Tool
@@ -18,9 +18,10 @@ REFRESH = 1.0
 """Seconds from one table of ``top`` to the next."""
 
 
-def probes_of(tool: Tool) -> list[Probe]:
-    """Return the probes of a tool that are attached. Raises UsageError."""
-    return [probe for probe in read_back(tool.text).probes if probe.enabled]
+def read_tool(tool: Tool) -> tuple[Settings, list[Probe]]:
+    """Return the settings of a tool, and its probes that are attached. Raises UsageError."""
+    config = read_back(tool.text)
+    return config.settings, [probe for probe in config.probes if probe.enabled]
 
 
 def records_process(tool: Tool, probes: Sequence[Probe]) -> bool:

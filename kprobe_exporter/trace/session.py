@@ -81,13 +81,13 @@ def own_instance(
     files: Tracefs,
     probed_files: ProbedFiles,
     *,
-    held: bool,
+    buffer_size: int,
     tgid: bool,
     gives_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[Instance, int]]:
     """Yield an instance for this trace and its buffer's KiB per CPU; remove it and its probes on exit.
 
-    ``held``: events are read only at the end. ``tgid``: process ids are recorded as well. Leftovers of
+    ``buffer_size`` is wanted per CPU, in bytes. ``tgid``: process ids are recorded as well. Leftovers of
     killed traces are removed first. What ``probed_files`` holds is probed. A removal of many probes shows its
     progress, and leaves the rest to ``cleanup`` if the caller ``gives_up``. Raises TracefsError.
     """
@@ -95,7 +95,7 @@ def own_instance(
     with progress() as tell, acquire_for_trace(files, Removal(tell, gives_up, REDRAW)) as instance:
         instance.probed_files = probed_files
         cpus = max(1, len(files.names(f"{instance.path}/per_cpu")))
-        kib = max(4, min(HELD_BUFFER if held else LIVE_BUFFER, MOST_BUFFER // cpus) // 1024)
+        kib = max(4, min(buffer_size, MOST_BUFFER // cpus) // 1024)
         instance.set_up(kib, record_tgid=tgid)
         instance.exclude_own_thread()  # the only one: a trace starts none
         instance.write("trace_clock", "mono")  # wipes the marker that told this thread's id
@@ -143,7 +143,7 @@ def trace_session(
     seconds: float | None,
     tell: Callable[[str], None],
     *,
-    held: bool = False,
+    buffer_size: int = LIVE_BUFFER,
     tgid: bool,
 ) -> Iterator[TraceSession]:
     """Yield a session in an instance of its own, limited to the threads of ``scope``; remove it on exit.
@@ -152,10 +152,9 @@ def trace_session(
     is called with notes and warnings for the user. Raises TracefsError, StartError and UsageError.
     """
     with (
-        own_instance(files, probed_files, held=held, tgid=tgid, gives_up=lambda: out.stop.gives_up) as (
-            instance,
-            kib,
-        ),
+        own_instance(
+            files, probed_files, buffer_size=buffer_size, tgid=tgid, gives_up=lambda: out.stop.gives_up
+        ) as (instance, kib),
         _scoped(instance, scope, lambda note: tell(f"note: {note}")) as (threads, command),
     ):
         yield TraceSession(instance, kib, threads, command, out, seconds, lambda why: tell(f"warning: {why}"))

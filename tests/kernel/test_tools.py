@@ -116,7 +116,11 @@ def test_a_tool(case: ToolCase, trace: StartTrace) -> None:
     compare(rows, expected, exact=case.exact)
 
 
-ELSEWHERE = {"profile": "tests/kernel/test_profile.py", "runqlat": "test_runqlat, below"}
+ELSEWHERE = {
+    "memleak": "tests/kernel/tools/test_memory.py",
+    "profile": "tests/kernel/test_profile.py",
+    "runqlat": "test_runqlat, below",
+}
 
 
 def test_every_tool_has_a_case() -> None:

@@ -172,6 +172,7 @@ COMPUTED = (
     computed("speed", "size * 1000 / (duration % 7)"),
     computed("sum", "size + duration"),
     computed("served", "duration - sent"),
+    computed("twice", "size * 2"),
 )
 JOINS = {
     one.layout.layout_id: one
@@ -179,7 +180,7 @@ JOINS = {
         joined(60, [CALL], BACK)._replace(only=condition("size >= 0"), outstanding=Outstanding(20, "size")),
         joined(61, [USER_CALL], USER_BACK)._replace(outstanding=Outstanding(0)),
         joined(62, [FIRST, FIRST_TOO], LAST, ("dev", "name"), {"merged": MERGED, "sent": SENT})._replace(
-            only=condition('name != "bb"'), outstanding=Outstanding(5, "size")
+            only=condition('name != "bb"'), outstanding=Outstanding(5, "twice")
         ),
         joined(63, [ENTERED], LEFT, ("tid",))._replace(only=condition("tid != 8 && size < 2")),
         joined(64, [RUN, RUN_AGAIN], RUN_ENDED, ("tid",)),

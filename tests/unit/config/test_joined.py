@@ -270,6 +270,9 @@ def test_outstanding(config: Load) -> None:
     assert probe.outstanding == (1_500_000_000, "size")
     [probe] = config("probes: [{name: p, attach: 'call:f', outstanding: {}}]").probes
     assert probe.outstanding == (0, None)
+    computed = f"{text}, let: {{sectors: size / 512}}, outstanding: {{weigh: sectors}}"
+    [probe] = config(f"probes: [{{name: p, {computed}}}]").probes
+    assert probe.outstanding == (0, "sectors")
 
 
 @pytest.mark.parametrize(
@@ -280,6 +283,10 @@ def test_outstanding(config: Load) -> None:
         (
             "attach: 'call:f', outstanding: {weigh: ¦duration}",
             "'duration' is not fetched where call:f begins",
+        ),
+        (
+            "attach: 'call:f', let: {n: return * 2}, outstanding: {weigh: ¦n}",
+            "'return' is not fetched where call:f begins",
         ),
         (
             "attach: 'call:f', fetch: {n: '+0($arg1):string'}, outstanding: {weigh: ¦n}",

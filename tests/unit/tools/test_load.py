@@ -118,6 +118,13 @@ def test_a_value_in_a_target(tmp_path: Path) -> None:
     assert first(queued=True) == "tracepoint:block:block_rq_insert"
 
 
+def test_a_number_in_a_key(tmp_path: Path) -> None:
+    text = ROWS.replace("    fetch: {count", "    outstanding: {older_than: '{old}'}\n    fetch: {count")
+    text += "  old: {help: So old., type: time, default: 0.5}\n"
+    for given, number in ({}, 0.5), ({"old": 2.25}, 2.25), ({"old": 3}, 3):
+        assert probes(tool(tmp_path, text, **given))[0]["outstanding"] == {"older_than": number}
+
+
 def test_a_filter_is_added_to_each(tmp_path: Path) -> None:
     """An alternative's own filter stands in place of the probe's."""
     found = probes(tool(tmp_path, COUNTS, disk=8))[0]

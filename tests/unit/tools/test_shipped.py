@@ -11,7 +11,7 @@ from kprobe_exporter.tools import load as module
 from kprobe_exporter.tools.load import FOLDER, load_tool, tool_aliases, tool_names
 from kprobe_exporter.tools.tool_model import OptionModel
 from kprobe_exporter.trace.emit import read_back
-from kprobe_exporter.trace.run_tool import probes_of
+from kprobe_exporter.trace.run_tool import read_tool
 
 SAMPLES: dict[str, Any] = {
     "flag": True,
@@ -52,7 +52,8 @@ def any_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def configured(name: str, **values: object) -> Config:
     tool = load_tool(FOLDER / f"{name}.yaml", values)
-    assert probes_of(tool)
+    _, probes = read_tool(tool)
+    assert probes
     return read_back(tool.text)
 
 
