@@ -141,5 +141,18 @@ def column_key(title: str) -> str:
 
 
 def tool_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a tool's file."""
-    return described(ToolModel)
+    """Return the JSON Schema (draft 2020-12) of a tool's file, in which ``{NAME}`` may stand for any text."""
+    schema: dict[str, Any] = _or_placeholder(described(ToolModel))
+    return schema
+
+
+def _or_placeholder(schema: Any) -> Any:
+    """Return a schema whose patterns an option's name in braces fits, too."""
+    if isinstance(schema, list):
+        return [_or_placeholder(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {key: _or_placeholder(value) for key, value in schema.items()}
+    if isinstance(pattern := changed.get("pattern"), str):
+        changed["pattern"] = rf"{pattern}|^\{{[a-z][a-z0-9-]*\}}$"
+    return changed
