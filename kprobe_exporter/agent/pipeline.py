@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_stacks import ProbeStacks
 from kprobe_exporter.agent.thread_events import (
-    CHANGES_OF_THREADS,
     ENDS_OF_CALLS,
-    Handle,
     Identities,
     comm_places,
-    handlers,
     namings,
     starts_of_threads,
-    thread_events,
 )
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.matching import joined_record
@@ -34,7 +30,13 @@ from kprobe_exporter.model.stacks import StackTally
 from kprobe_exporter.plan import fields_used, recorded, wants_tgid
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import BufferReader, EventSource
-from kprobe_exporter.probing.thread_tracepoints import process_handlers
+from kprobe_exporter.probing.thread_tracepoints import (
+    CHANGES_OF_THREADS,
+    Handle,
+    handlers,
+    process_handlers,
+    thread_events,
+)
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 

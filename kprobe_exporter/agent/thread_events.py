@@ -3,9 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
 
-from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.aggregate.recipes import getter
 from kprobe_exporter.aggregate.thread_names import Naming, ThreadNames
 from kprobe_exporter.config.model import Config
@@ -22,34 +20,26 @@ from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, OF_PROGRAM, OF_TH
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import Kernel, wants_tgid
 from kprobe_exporter.probing.thread_tracepoints import (
-    EXECUTED,
+    CGROUP_EVENTS,
+    EXEC,
+    EXIT,
+    NEW,
     PROCESS_EVENTS,
-    STARTED,
     Followed,
+    Handle,
     OwnTracepoints,
 )
 from kprobe_exporter.tracefs.instance import Instance
 
 log = logging.getLogger(__name__)
 
-Handle: TypeAlias = Callable[[Record], None]
-
 PODS = Path("/var/log/pods")
 """Where this directory exists, exported events get attributes of their container and pod."""
 
 
-# Not sched_process_fork: only this one has the flags, for threads and for a cgroup named by clone3().
-NEW = STARTED._replace(fields={"child": "pid", "flags": "clone_flags"})
-MOVE = Followed(
-    "cgroup", "cgroup_attach_task", {"leader": "pid", "hierarchy": "dst_root", "path": "dst_path"}
-)
-EXEC = EXECUTED._replace(fields={"old": "old_pid"})
-EXIT = Followed("sched", "sched_process_exit")
-
 NAMED = NEW._replace(fields={"named": "pid", "name": "comm"})
 RENAMED = Followed("task", "task_rename", {"named": "pid", "name": "newcomm"})
 
-CGROUP_EVENTS = (NEW, MOVE, EXEC, EXIT)
 NAME_EVENTS = (NAMED, RENAMED)
 THREAD_EVENTS = (NEW, EXEC, EXIT)
 
@@ -59,20 +49,6 @@ ENDS_OF_CALLS: Mapping[str, ThreadEvent] = {
     EXIT.event: ThreadEvent("exited"),
 }
 """What a source that joins calls itself takes from the tracepoints about threads."""
-
-
-CHANGES_OF_THREADS: Mapping[str, ThreadEvent] = {
-    NEW.event: ThreadEvent("placed", ("child",)),
-    MOVE.event: ThreadEvent("moved"),
-    EXEC.event: ThreadEvent("moved", ("old",)),
-}
-"""What a source that adds up by cgroup or by a process's fact takes from them. A thread that has exited
-keeps both."""
-
-
-def thread_events(own: OwnTracepoints, wanted: Mapping[str, ThreadEvent]) -> dict[int, ThreadEvent]:
-    """Return, by layout_id, what a source takes from those that are installed."""
-    return {part.layout.layout_id: wanted[part.event] for part in own.parts if part.event in wanted}
 
 
 def looked_up(config: Config) -> list[str]:
@@ -248,24 +224,3 @@ def namings(own: OwnTracepoints) -> dict[int, Naming]:
         part.layout.layout_id: Naming(part.layout.index("named"), part.layout.index("name"))
         for part in own.parts
     }
-
-
-def handlers(own: OwnTracepoints, threads: Cgroups | EndedThreads) -> Mapping[Layout, Handle]:
-    """Return the functions that pass the records of what is installed on to ``threads``, in time order."""
-    return {part.layout: _handler(part.event, part.layout, threads) for part in own.parts}
-
-
-def _handler(event: str, layout: Layout, threads: Cgroups | EndedThreads) -> Handle:
-    place = layout.index
-    match event:
-        case NEW.event:
-            child, flags = place("child"), place("flags")
-            return lambda record: threads.started(record[TID], record[child], record[flags], record[TIME])
-        case MOVE.event:
-            assert isinstance(threads, Cgroups)
-            move, tid, hierarchy, path = threads.attached, place("leader"), place("hierarchy"), place("path")
-            return lambda record: move(record[tid], record[hierarchy], record[path] or b"", record[TIME])
-        case EXEC.event:
-            old = place("old")
-            return lambda record: threads.executed(record[old], record[TID])
-    return lambda record: threads.exited(record[TID], record[TIME])

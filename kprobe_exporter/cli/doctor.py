@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.agent.thread_events import CGROUP_EVENTS
 from kprobe_exporter.cli.options import kernel_errors, tracefs_option
 from kprobe_exporter.config.model import Settings
 from kprobe_exporter.diagnose.sandbox import confinement_checks
@@ -17,6 +16,7 @@ from kprobe_exporter.diagnose.saved_kernel import describe, take
 from kprobe_exporter.diagnose.saved_kernel import save as write
 from kprobe_exporter.errors import InstanceBusy, TracefsError, UsageError, one_line
 from kprobe_exporter.probing.event_source import choose
+from kprobe_exporter.probing.thread_tracepoints import CGROUP_EVENTS
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.lists import ADDRESSES

@@ -18,6 +18,7 @@ from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tools.load import (
+    ADDED,
     FOLDER,
     Tool,
     Values,
@@ -53,6 +54,10 @@ TYPES: Mapping[OptionType, tuple[Any, str]] = {
     "call": (str, "FUNCTION"),
 }
 """How click reads the value of an option, and its name in the help."""
+
+PLACES = click.Choice(ADDED)
+
+ADD = "Add a column of the place where the thread runs, or a label: may be given several times."
 
 POSITIVE = click.IntRange(min=1)
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
@@ -162,6 +167,7 @@ def command(path: Path, values: Values | None = None, called: str | None = None)
             not (rows or stacks),
             value("-i", "--interval", type=Seconds(), metavar="SECS", help="Show each interval's numbers."),
         ),
+        (not stacks, value("--add", "added", multiple=True, type=PLACES, help=ADD)),
         (not stacks, flag("-T", "--timestamp", help="Begin with the time of day.")),
         (rows, flag("-s", "--stacks", help="Show the kernel stack below each row.")),
         (not stacks, flag("--json", "as_json", help="One JSON object a line.")),
@@ -218,7 +224,8 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
         for name, value in given.items()
         if name.startswith(OWN)
     }
-    tool = load_tool(path, {**values, **{name: value for name, value in own.items() if is_given(value)}})
+    chosen = {**values, **{name: value for name, value in own.items() if is_given(value)}}
+    tool = load_tool(path, chosen, given.get("added", ()))
     if given["emit"]:
         if scope.narrows:
             raise UsageError("--emit-config does nothing with a scope: leave one of them out.")

@@ -2,18 +2,22 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 from kprobe_exporter.config.model import Attach, Probe
 from kprobe_exporter.errors import ProbeRefused, TracefsError
 from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.processes import Processes
+from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.records import TID, TIME, Layout, Record
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install
+
+Handle: TypeAlias = Callable[[Record], None]
 
 
 class Followed(NamedTuple):
@@ -27,8 +31,27 @@ class Followed(NamedTuple):
 STARTED = Followed("task", "task_newtask", {"child": "pid", "flags": "clone_flags", "name": "comm"})
 EXECUTED = Followed("sched", "sched_process_exec", {"path": "filename", "old": "old_pid"})
 
+# Not sched_process_fork: only this one has the flags, for threads and for a cgroup named by clone3().
+NEW = STARTED._replace(fields={"child": "pid", "flags": "clone_flags"})
+MOVE = Followed(
+    "cgroup", "cgroup_attach_task", {"leader": "pid", "hierarchy": "dst_root", "path": "dst_path"}
+)
+EXEC = EXECUTED._replace(fields={"old": "old_pid"})
+EXIT = Followed("sched", "sched_process_exit")
+
 PROCESS_EVENTS = (STARTED, EXECUTED)
 """The tracepoints from which `Processes` learns."""
+
+CGROUP_EVENTS = (NEW, MOVE, EXEC, EXIT)
+"""Those from which `Cgroups` learns."""
+
+CHANGES_OF_THREADS: Mapping[str, ThreadEvent] = {
+    NEW.event: ThreadEvent("placed", ("child",)),
+    MOVE.event: ThreadEvent("moved"),
+    EXEC.event: ThreadEvent("moved", ("old",)),
+}
+"""What a source that adds up by cgroup or by a process's fact takes from them. A thread that has exited
+keeps both."""
 
 
 @dataclass(eq=False)
@@ -80,6 +103,14 @@ class OwnTracepoints:
         self.parts, self.enabled = (), False
 
 
+class FollowsThreads(Protocol):
+    """Something that learns of the starts and the ends of threads, in time order."""
+
+    def started(self, parent: int, child: int, clone_flags: int, time_ns: int, /) -> None: ...
+    def executed(self, old_tid: int, tid: int, /) -> None: ...
+    def exited(self, tid: int, time_ns: int, /) -> None: ...
+
+
 def process_handlers(own: OwnTracepoints, processes: Processes) -> Mapping[Layout, Callable[[Record], None]]:
     """Return the functions that pass the records of PROCESS_EVENTS on to ``processes``, in time order."""
     return {part.layout: _process_handler(part.event, part.layout, processes) for part in own.parts}
@@ -92,6 +123,32 @@ def _process_handler(event: str, layout: Layout, processes: Processes) -> Callab
         return lambda record: start(record[TID], record[child], record[flags], record[TIME], record[name])
     path, old = layout.index("path"), layout.index("old")
     return lambda record: processes.executed(record[old], record[TID], record[TIME], record[path])
+
+
+def thread_events(own: OwnTracepoints, wanted: Mapping[str, ThreadEvent]) -> dict[int, ThreadEvent]:
+    """Return, by layout_id, what a source takes from those that are installed."""
+    return {part.layout.layout_id: wanted[part.event] for part in own.parts if part.event in wanted}
+
+
+def handlers(own: OwnTracepoints, threads: FollowsThreads) -> Mapping[Layout, Handle]:
+    """Return the functions that pass the records of what is installed on to ``threads``, in time order."""
+    return {part.layout: _handler(part.event, part.layout, threads) for part in own.parts}
+
+
+def _handler(event: str, layout: Layout, threads: FollowsThreads) -> Handle:
+    place = layout.index
+    match event:
+        case NEW.event:
+            child, flags = place("child"), place("flags")
+            return lambda record: threads.started(record[TID], record[child], record[flags], record[TIME])
+        case MOVE.event:
+            assert isinstance(threads, Cgroups)
+            move, tid, hierarchy, path = threads.attached, place("leader"), place("hierarchy"), place("path")
+            return lambda record: move(record[tid], record[hierarchy], record[path] or b"", record[TIME])
+        case EXEC.event:
+            old = place("old")
+            return lambda record: threads.executed(record[old], record[TID])
+    return lambda record: threads.exited(record[TID], record[TIME])
 
 
 def _spec(followed: Followed, kernel: Kernel, layout_ids: Iterator[int]) -> ProbeSpec:

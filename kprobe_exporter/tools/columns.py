@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.errors import name_text, one_line
+from kprobe_exporter.model.specs import OF_THREAD
 from kprobe_exporter.tools.tool_model import ColumnModel, Unit, column_key
 
 Cell: TypeAlias = int | float | str | bytes | None
@@ -50,6 +51,11 @@ class Column(NamedTuple):
     digits: int = 0
     hexadecimal: bool = False
     per_second: bool = False
+
+    @property
+    def of_thread(self) -> str | None:
+        """The decoder of OF_THREAD by which it shows the thread of a row; None for another column."""
+        return self.decode if isinstance(self.decode, str) and self.decode in OF_THREAD else None
 
     def number(self, value: float) -> float | str:
         """Return a number in the column's unit, for JSON."""

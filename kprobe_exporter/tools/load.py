@@ -3,7 +3,7 @@
 import pwd
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -25,9 +25,9 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.specs import OF_PROCESS
+from kprobe_exporter.model.specs import OF_PROCESS, OF_THREAD
 from kprobe_exporter.tools.columns import Column, column_of
-from kprobe_exporter.tools.tool_model import OptionModel, OptionType, ToolModel
+from kprobe_exporter.tools.tool_model import ColumnModel, OptionModel, OptionType, ToolModel, View
 
 FOLDER = Path(__file__).parent
 """The tools that come with this program."""
@@ -51,6 +51,9 @@ EXAMPLES: Mapping[str, str] = {"function": "kprobe:vfs_read", "call": "call:vfs_
 """Targets with which a tool's file is valid before its function is given."""
 
 LONGEST_VALUE = 255
+
+ADDED, PLACE_WIDTH = sorted(OF_THREAD), 20
+"""The columns that may be added to any tool, and their characters."""
 
 Document = dict[str, Any]
 Values = Mapping[str, object]
@@ -104,10 +107,11 @@ def is_given(value: object) -> bool:
     return value is not None and value is not False
 
 
-def load_tool(path: Path, values: Values | None = None) -> Tool:
+def load_tool(path: Path, values: Values | None = None, added: Sequence[str] = ()) -> Tool:
     """Load a tool's file with these values of its options. Raises ConfigError and UsageError.
 
-    A file that another user may change is refused, unless it comes with this program.
+    ``added`` are names of ADDED that become the first columns, and labels of all metrics. A file that
+    another user may change is refused, unless it comes with this program.
     """
     try:
         source = YamlSource(str(path), path.read_bytes() if path.parent == FOLDER else read(path))
@@ -134,7 +138,21 @@ def load_tool(path: Path, values: Values | None = None) -> Tool:
         for title, column in model.columns.items()
         if isinstance(column, str) or column.option is None or column.option in given
     )
-    return Tool(path.stem, model, columns, _configuration(filled, model, columns, chosen, texts))
+    if model.view == "rows" or columns:
+        columns = (*(_place(name, model.view) for name in added), *columns)
+    labels = {name: _of_thread(name) for name in added}
+    return Tool(path.stem, model, columns, _configuration(filled, model, columns, chosen, texts, labels))
+
+
+def _of_thread(name: str) -> Document:
+    """Return the label that shows the cgroup of an event's thread, or what has it."""
+    return {"field": "common_pid", "decode": name}
+
+
+def _place(name: str, view: View) -> Column:
+    """Return the column of the same: of a table, it shows the label."""
+    shown = _of_thread(name) if view == "rows" else {"field": name}
+    return column_of(name.upper(), ColumnModel.model_construct(**shown, width=PLACE_WIDTH))
 
 
 def _text(name: str, option: object, value: object) -> str:
@@ -215,14 +233,19 @@ def _configuration(
     columns: tuple[Column, ...],
     chosen: Mapping[str, OptionModel],
     texts: Mapping[str, str],
+    labels: Document,
 ) -> Document:
-    """Return the configuration of the agent with which it exports the rows, or feeds the metrics."""
+    """Return the configuration of the agent with which it exports the rows, or feeds the metrics.
+
+    All metrics get these ``labels``, too. Raises UsageError if there are some, and no metric.
+    """
     wheres = [_filled(one.where, texts) for one in chosen.values() if one.where is not None]
     filters = [_filled(one.filter, texts) for one in chosen.values() if one.filter is not None]
-    labels: Document = {}
+    if labels and model.view != "rows" and not any(probe.get("metrics") for probe in data["probes"]):
+        raise UsageError(f"--add {next(iter(labels))}: this tool counts its probes alone, by no label.")
     for option in (data["options"][name] for name in chosen):
         added = option.get("labels", {})
-        labels |= added if isinstance(added, dict) else {name: name for name in added}
+        labels = labels | (added if isinstance(added, dict) else {name: name for name in added})
     buckets = next((data["options"][name]["buckets"] for name, one in chosen.items() if one.buckets), None)
     enabled = {name for one in chosen.values() for name in one.enables}
     disabled = {name for one in chosen.values() for name in one.disables}
@@ -281,6 +304,8 @@ def _show(probe: Document, columns: tuple[Column, ...], wheres: list[str]) -> No
     let = dict(probe.get("let", {}))
     for column in columns:
         field = column.source
+        if column.of_thread:  # an exported event has its container
+            continue
         if not NAME.fullmatch(field):
             if not _names(field) <= known:
                 continue

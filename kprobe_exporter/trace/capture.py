@@ -6,7 +6,7 @@ request ──► emit (YAML) ──► config ──► plan ──► attach �
 import itertools
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,6 @@ from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.pods import Pods
-from kprobe_exporter.identity.processes import Processes
 from kprobe_exporter.labels import decoders
 from kprobe_exporter.model.aggregation import Recipe, Where
 from kprobe_exporter.model.joins import JoinRecipe, Joins
@@ -134,8 +133,7 @@ def collected(
     *,
     single: bool = False,
     all_fields: bool = False,
-    facts: Collection[str] = (),
-    processes: Processes | None = None,
+    facts: ProcessFacts | None = None,
 ) -> Iterator[Capture]:
     """Install the probes without enabling them; stop recording on exit. Raises TracefsError.
 
@@ -143,8 +141,7 @@ def collected(
     Matches of a pattern that the kernel refuses are left out, with a warning that sums them up.
     Where possible the records are added up as they are read. With ``single`` they come one by one, with
     their process. ``all_fields``: a tracepoint without fetch arguments has all its readable fields.
-    ``facts``, of OF_PROCESS, are those of processes that `Capture.facts` has of these records, and that
-    ``processes`` knows.
+    ``facts`` become those of the processes of these records.
     """
     instance = session.instance
     if _has_pair(probes) and instance.names is not None:
@@ -157,7 +154,7 @@ def collected(
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
     layout_ids, taken = itertools.count(), names_in_use(instance)
     matched = frozenset({probe.name for probe in found} - {probe.name for probe in probes})
-    capture = Capture([], [], None, matched, session.warn, facts=ProcessFacts(facts, processes))
+    capture = Capture([], [], None, matched, session.warn, facts=facts or ProcessFacts())
     refused: dict[str, str] = {}
     known = decoders(symbols.text, Pods(), kernel.types.words)
     try:
@@ -238,7 +235,7 @@ def _reading(
         layouts | own,
         recipes,
         filters | capture.facts.starts(buffers.thread_started),
-        Joins(joins),
+        Joins(joins, {} if single else capture.facts.changes),
         tgid=single or wants_tgid(probes),
         of_threads=own,
         of_all_threads={part.layout.layout_id for part in capture.parts if part.spec.role == "end"},

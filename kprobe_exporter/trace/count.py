@@ -9,6 +9,7 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.model import Probe
+from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.processes import Processes
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.records import Batch
@@ -66,19 +67,24 @@ def counting(probe: Probe, *, narrowed: bool) -> Probe:
 class ProbeCounts:
     """The numbers of a session's probes: of each hit, or if ``narrowed``, of events that pass.
 
-    ``shown`` maps a probe to its target. ``processes`` knows the facts that are labels. Not thread-safe.
+    ``shown`` maps a probe to its target. ``processes`` and ``cgroups`` know the facts that are labels. Not
+    thread-safe.
     """
 
     def __init__(self, narrowed: bool) -> None:
         self._narrowed = narrowed
-        self.processes = Processes()
+        self.processes, self.cgroups = Processes(), Cgroups()
         limits = SeriesLimits(MOST_SERIES, MOST_SERIES)
-        self._aggregator = Aggregator(NAMESPACE, limits, name_of, fact=self.processes.fact)
+        self._aggregator = Aggregator(
+            NAMESPACE, limits, name_of, cgroup=self.cgroups.path, fact=self.processes.fact
+        )
         self.shown: dict[str, str] = {}
         self._recorded: set[str] = set()
 
     def attach(self, collected: Capture) -> None:
         """Register the installed probes, before their events come."""
+        for layout_id, handle in collected.facts.hand_over().items():
+            self._aggregator.watch(layout_id, handle)
         for plan, attached in zip(collected.plans, collected.attached, strict=True):
             self.shown[plan.probe.name] = attached.spec.target.partition(":")[2]
             if attached.spec.plan == "events":

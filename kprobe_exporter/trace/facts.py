@@ -4,48 +4,82 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 
 from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.processes import Process, Processes
 from kprobe_exporter.model.aggregation import RecordFilter
+from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.records import LAYOUT_ID, OF_THREADS, TID, TIME, Batch, Layout, Record
+from kprobe_exporter.model.specs import OF_PROCESS, OF_THREAD
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.probing.thread_tracepoints import (
+    CGROUP_EVENTS,
+    CHANGES_OF_THREADS,
     PROCESS_EVENTS,
     STARTED,
+    Handle,
     OwnTracepoints,
+    handlers,
     process_handlers,
+    thread_events,
 )
 from kprobe_exporter.tracefs.instance import Instance
 
 
 class ProcessFacts:
-    """The facts ``wanted``, of OF_PROCESS, of each record's process; without any it costs nothing.
+    """The facts ``wanted`` of each record's process: those of OF_PROCESS, and of OF_THREAD its cgroup.
 
-    Call ``install``, and ``begin`` before the probes are enabled. Each batch goes through ``take`` in the
-    stream's order. Then ``of`` answers for its records, until the batch after the next. Where the kernel's
-    events about threads cannot be had, facts are read from /proc only.
+    Without any it costs nothing. Call ``install``, and ``begin`` before the probes are enabled. Each batch
+    goes through ``take`` in the stream's order. Then ``of`` answers for its records, until the batch after
+    the next. Where the kernel's events about threads cannot be had, facts are read from /proc only.
     """
 
-    def __init__(self, wanted: Collection[str] = (), processes: Processes | None = None) -> None:
+    def __init__(
+        self,
+        wanted: Collection[str] = (),
+        processes: Processes | None = None,
+        cgroups: Cgroups | None = None,
+    ) -> None:
         self._processes = processes or Processes()
-        self._processes.wanted = wanted
-        self._own = OwnTracepoints(PROCESS_EVENTS, "", wanted=bool(wanted))
-        self._handlers: Mapping[int, Callable[[Record], None]] = {}
-        self._noted: dict[tuple[int, int], Process | None] = {}
+        self._processes.wanted = OF_PROCESS.intersection(wanted)
+        self._cgroups = cgroups or Cgroups()
+        self._own = OwnTracepoints(PROCESS_EVENTS, "", wanted=bool(OF_PROCESS.intersection(wanted)))
+        self._own_cgroups = OwnTracepoints(CGROUP_EVENTS, "", wanted=bool(OF_THREAD.intersection(wanted)))
+        self._handlers: Mapping[int, Handle] = {}
+        self._noted: dict[tuple[int, int], tuple[Process | None, bytes | None]] = {}
         self._noted_before = self._noted
+        self._notes = self._own.wanted or self._own_cgroups.wanted
 
     def install(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> dict[Layout, str]:
         """Install the kernel's events about processes; return their layouts, with the systems of the events.
 
         They wake the reader at once, so that /proc is read while a process of some milliseconds still lives.
         """
-        self._own.follow(instance, kernel, layout_ids)
-        handlers = process_handlers(self._own, self._processes)
-        self._handlers = {layout.layout_id: handle for layout, handle in handlers.items()}
-        if instance.threads is not None and self._own.parts:
+        for own in (self._own, self._own_cgroups):
+            own.follow(instance, kernel, layout_ids)
+        found = {
+            **process_handlers(self._own, self._processes),
+            **handlers(self._own_cgroups, self._cgroups),
+        }
+        self._handlers = {layout.layout_id: handle for layout, handle in found.items()}
+        if instance.threads is not None and found:
             with suppress(OSError):  # it is there since 5.0
                 instance.threads.write("buffer_percent", "0")
-        return {part.layout: part.system for part in self._own.parts}
+        return {part.layout: part.system for own in (self._own, self._own_cgroups) for part in own.parts}
+
+    def hand_over(self) -> Mapping[int, Handle]:
+        """Return, by layout_id, the functions that take the events about processes.
+
+        The caller has to call them in the stream's order, and ``of`` knows nothing.
+        """
+        self._notes = False
+        return self._handlers
+
+    @property
+    def changes(self) -> dict[int, ThreadEvent]:
+        """By layout_id, what a source takes from these events that adds up by process or by cgroup."""
+        both = (thread_events(own, CHANGES_OF_THREADS) for own in (self._own, self._own_cgroups))
+        return {layout_id: event for found in both for layout_id, event in found.items()}
 
     def starts(self, started: Callable[[int, int, int], None]) -> dict[int, RecordFilter]:
         """Return the filters that pass the starts of threads on to ``started``, while they are read.
@@ -60,17 +94,19 @@ class ProcessFacts:
 
     def begin(self) -> None:
         """Record the events, then read the processes that live."""
-        with suppress(ProbeRefused):
-            self._own.enable()
-        if self._own.wanted:
-            self._processes.scan()
+        for own, scan in ((self._own, self._processes.scan), (self._own_cgroups, self._cgroups.scan)):
+            with suppress(ProbeRefused):
+                own.enable()
+            if own.wanted:
+                scan()
 
     def take(self, batch: Batch) -> None:
         """Consume the events about processes, and note the processes of the other records."""
-        if not self._own.wanted:
-            return
         if any(loss.cpu >= OF_THREADS for loss in batch.losses):
             self._processes.lost()
+            self._cgroups.lost(max(loss.end for loss in batch.losses))
+        if not self._notes:
+            return
         self._noted_before, self._noted = self._noted, {}
         others = []
         for record in batch.records:
@@ -78,14 +114,22 @@ class ProcessFacts:
             if handle is not None:
                 handle(record)
                 continue
-            self._noted[record[TID], record[TIME]] = self._processes.at(record[TID], record[TIME])
+            tid, time = record[TID], record[TIME]
+            process = self._processes.at(tid, time) if self._own.wanted else None
+            path = self._cgroups.path(tid, time) if self._own_cgroups.wanted else None
+            self._noted[tid, time] = process, path
             others.append(record)
         batch.records = others
 
     def of(self, record: Record, name: str) -> Value:
-        """Return a fact of a record's process, None if it is unknown; ``age`` is in nanoseconds."""
+        """Return a fact of a record's process, None if it is unknown; ``age`` is in nanoseconds.
+
+        For a name of OF_THREAD, return the path of its cgroup.
+        """
         key = record[TID], record[TIME]
-        process = self._noted.get(key) or self._noted_before.get(key)
+        process, path = self._noted.get(key) or self._noted_before.get(key) or (None, None)
+        if name in OF_THREAD:
+            return path
         return None if process is None else self._processes.fact_of(process, name, record[TIME])
 
 

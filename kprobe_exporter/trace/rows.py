@@ -16,11 +16,13 @@ from kprobe_exporter.aggregate.series import decoded
 from kprobe_exporter.config.model import Label, Probe
 from kprobe_exporter.errors import name_text
 from kprobe_exporter.grammar.formula import DURATION
+from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.records import TIME, Layout, Record
-from kprobe_exporter.model.specs import OF_PROCESS, LabelSpec
+from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, Decoder, LabelSpec
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.tools.columns import Cell, Column, header, line
 from kprobe_exporter.trace.capture import collected, export_condition
+from kprobe_exporter.trace.facts import ProcessFacts
 from kprobe_exporter.trace.loops import run_until_end, wants_color
 from kprobe_exporter.trace.output import Gone
 from kprobe_exporter.trace.record_lines import Frames, Lines, Show, TraceClock
@@ -69,6 +71,8 @@ def cells(
     changes = changes_for(labels, layout)
 
     def of(column: Column) -> CellOf | None:
+        if column.of_thread is not None:
+            return partial(_place, DECODERS[column.of_thread](None), fact)
         if column.source == DURATION or column.source in layout.steps:
             return getter(layout, column.source) if layout.form == "joined" else None
         if (index := place.get(column.key)) is None or labels[index].field in layout.absent:
@@ -102,6 +106,12 @@ def _fact(label: LabelSpec, fact: FactOf, measured: bool, record: Record) -> Cel
     if isinstance(value, int) and len(label.decoders) == 1 and (measured or label.first in NUMBERS):
         return value
     return decoded(label, value)[0]
+
+
+def _place(decode: Decoder, fact: FactOf, record: Record) -> Cell:
+    """Return the cgroup of a record's thread, or what has it."""
+    path = fact(record, "cgroup")
+    return None if path is None else decode(path)
 
 
 def row_lines(
@@ -164,8 +174,8 @@ def heading(columns: Sequence[Column], shown: Display, *, color: bool) -> str | 
 
 
 def facts_of(labels: Iterable[Label]) -> set[str]:
-    """Return the facts of processes that labels show."""
-    return {label.decode[0].name for label in labels if label.decode} & OF_PROCESS
+    """Return the facts of processes that labels show, and the names of OF_THREAD."""
+    return {label.decode[0].name for label in labels if label.decode} & BY_THREAD
 
 
 def show_rows(
@@ -178,10 +188,10 @@ def show_rows(
     clock = TraceClock()
     exports = [probe.export for probe in probes if probe.export is not None]
     sent = [label for one in exports for label in one.labels]
-    facts = facts_of(sent)
+    facts = facts_of(sent) | {column.of_thread for column in columns if column.of_thread}
     if any(label.field in PROCESS_FIELDS for label in sent):
         facts |= {"ppid"}  # a process that is followed is known by its id
-    with collected(session, wanted, lines.consume, single=True, facts=facts) as capture:
+    with collected(session, wanted, lines.consume, single=True, facts=ProcessFacts(facts)) as capture:
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
             labels, fact = plan.metrics.attributes, capture.facts.of
             show = row_lines(attached.layout, labels, columns, shown, clock, fact)

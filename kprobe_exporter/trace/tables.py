@@ -12,6 +12,7 @@ from kprobe_exporter.tools.columns import Column, fitted, header, line
 from kprobe_exporter.tools.tool_model import Unit, View
 from kprobe_exporter.trace.capture import NAMESPACE, collected
 from kprobe_exporter.trace.count import ProbeCounts
+from kprobe_exporter.trace.facts import ProcessFacts
 from kprobe_exporter.trace.histograms import histogram_lines, histogram_object
 from kprobe_exporter.trace.interval_numbers import Interval, Row, is_label, ordered, table
 from kprobe_exporter.trace.loops import Screen, read_hits, run_until_end, wants_color
@@ -123,8 +124,9 @@ def show_tables(
     histograms = [metric.name for probe in probes for metric in probe.metrics if metric.kind == "histogram"]
     screen = Screen(out, over=view.redrawn)
     before: Interval | None = None
-    facts, processes = facts_of(label for probe in probes for label in probe.labels), counts.processes
-    with collected(session, wanted, counts.consume, facts=facts, processes=processes) as capture:
+    names = facts_of(label for probe in probes for label in probe.labels)
+    facts = ProcessFacts(names, counts.processes, counts.cgroups)
+    with collected(session, wanted, counts.consume, facts=facts) as capture:
         counts.attach(capture)
         scales = {spec.name: spec.scale for plan in capture.plans for spec in plan.metrics.metrics}
 

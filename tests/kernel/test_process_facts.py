@@ -17,6 +17,7 @@ from kprobe_exporter.model.records import TID, Batch
 from kprobe_exporter.model.specs import OF_PROCESS
 from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.trace.capture import collected, each_event
+from kprobe_exporter.trace.facts import ProcessFacts
 from kprobe_exporter.trace.loops import run_until_end
 from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.session import trace_session
@@ -102,7 +103,7 @@ def test_facts_at_a_terminal(files: MountedTracefs, program: Path, tmp_path: Pat
             for record in batch.records:
                 shown[record[TID]] = {name: capture.facts.of(record, name) for name in OF_PROCESS}
 
-        with collected(session, [probe], deliver, single=True, facts=OF_PROCESS) as capture:
+        with collected(session, [probe], deliver, single=True, facts=ProcessFacts(OF_PROCESS)) as capture:
             loads: list[dict[int, tuple[list[str], int]]] = []
 
             def children() -> None:

@@ -276,6 +276,33 @@ def test_container(trace: StartTrace, puppets: tuple[Puppet, Puppet], hierarchy:
     )
 
 
+def test_place_as_a_column(trace: StartTrace, puppets: tuple[Puppet, Puppet], hierarchy: Path) -> None:
+    """Rows and tables have the container and the cgroup in which a thread was at the event."""
+    inside, outside = puppets
+    places = [group(hierarchy, PATHS["docker"], number) for number in (7, 8)]
+    added = ("--json", "-v", "--add", "container", "--add", "cgroup")
+    rows, table = (trace(tool, *added, command="tool") for tool in ("killsnoop", "syscount"))
+    for one in (rows, table):
+        one.wait_until_tracing()
+    (places[0] / "cgroup.procs").write_text(str(inside.pid))
+    inside.run("[os.kill(os.getpid(), 0) for _ in range(7)]")
+    (places[1] / "cgroup.procs").write_text(str(inside.pid))
+    inside.run("os.kill(os.getpid(), 0)")
+    outside.run("[os.kill(os.getpid(), 0) for _ in range(3)]")
+    for one in (rows, table):
+        assert one.end() == 0, one.errors
+    (hierarchy / "cgroup.procs").write_text(str(inside.pid))
+    first, second = (container_id(number) for number in (7, 8))
+    shown = [json.loads(line) for line in rows.output.splitlines()]
+    own = [(row["container"], row["cgroup"]) for row in shown if row["pid"] == inside.pid]
+    paths = [f"/{place.relative_to(hierarchy)}" for place in places]
+    assert own == [(first, paths[0])] * 7 + [(second, paths[1])]
+    assert {row["container"] for row in shown if row["pid"] == outside.pid} == {""}
+    counted = json.loads(table.output)["rows"]
+    found = {row["container"]: row["count"] for row in counted if row["syscall"] == "kill"}
+    assert (found[first], found[second]) == (7, 1)
+
+
 def test_name(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> None:
     """The kernel compares the thread's name at the event; with a process both have to fit."""
     call = "[os.getpriority(0, 0) for _ in range(7)]"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kprobe_exporter.agent.thread_events import CGROUP_EVENTS
 from kprobe_exporter.cli import doctor as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli.doctor import examine, table, tracefs_checks
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.grammar.definition import parse_definition
+from kprobe_exporter.probing.thread_tracepoints import CGROUP_EVENTS
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.features import TRIAL, Check
 from kprobe_exporter.tracefs.ownership import mark

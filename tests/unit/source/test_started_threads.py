@@ -44,7 +44,7 @@ def test_a_process_and_its_thread_that_have_ended(tmp_path: Path, kind: Any) -> 
     kernel = Kernel(lambda system, name: FORMATS[f"{system}/{name}"], counts_tracepoints=False)
     new, ended = (
         thread_tracepoints._spec(followed, kernel, ids)
-        for followed in (thread_events.NEW, thread_events.EXIT)
+        for followed in (thread_tracepoints.NEW, thread_tracepoints.EXIT)
     )
     own: Any = SimpleNamespace(parts=[SimpleNamespace(layout=new.layout)])
     parser = kind(

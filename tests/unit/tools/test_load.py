@@ -1,6 +1,7 @@
 """tools.load: the values of options in a tool's probes, and the configuration that a tool is."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,10 @@ options:
 )
 
 
-def tool(directory: Path, text: str, **values: object) -> Tool:
+def tool(directory: Path, text: str, added: Sequence[str] = (), **values: object) -> Tool:
     file = directory / "mytool.yaml"
     file.write_text(text)
-    return load_tool(file, values)
+    return load_tool(file, values, added)
 
 
 def probes(found: Tool) -> list[dict[str, Any]]:
@@ -111,7 +112,7 @@ def test_a_column_of_an_option(tmp_path: Path) -> None:
 
 
 def test_a_value_in_a_target(tmp_path: Path) -> None:
-    def first(**values: object) -> object:
+    def first(**values: Any) -> object:
         return probes(tool(tmp_path, COUNTS, **values))[0]["attach"][0]["to"]
 
     assert first() == "tracepoint:block:block_rq_issue"
@@ -121,8 +122,8 @@ def test_a_value_in_a_target(tmp_path: Path) -> None:
 def test_a_number_in_a_key(tmp_path: Path) -> None:
     text = ROWS.replace("    fetch: {count", "    outstanding: {older_than: '{old}'}\n    fetch: {count")
     text += "  old: {help: So old., type: time, default: 0.5}\n"
-    for given, number in ({}, 0.5), ({"old": 2.25}, 2.25), ({"old": 3}, 3):
-        assert probes(tool(tmp_path, text, **given))[0]["outstanding"] == {"older_than": number}
+    for old, number in ((None, 0.5), (2.25, 2.25), (3, 3)):
+        assert probes(tool(tmp_path, text, old=old))[0]["outstanding"] == {"older_than": number}
 
 
 def test_a_filter_is_added_to_each(tmp_path: Path) -> None:
@@ -138,6 +139,18 @@ def test_metrics_get_conditions_and_labels(tmp_path: Path) -> None:
     assert first["where"] == "bytes == 512"
     assert second["where"] == "(bytes > 4096) && (bytes == 512)"
     assert [first["labels"], second["labels"]] == [{"dev": "dev", "comm": "comm"}] * 2
+
+
+def test_an_added_place(tmp_path: Path) -> None:
+    """It is the first column; an exported event has its container without it, and metrics get a label."""
+    rows = tool(tmp_path, ROWS, ["pod"])
+    assert [(one.title, one.of_thread) for one in rows.columns][:2] == [("POD", "pod"), ("PID", None)]
+    assert all("pod" not in probe["export"]["attributes"] for probe in probes(rows))
+    counts = tool(tmp_path, COUNTS, ["pod"], comm=True)
+    labels = {"dev": "dev", "pod": {"field": "common_pid", "decode": "pod"}, "comm": "comm"}
+    assert probes(counts)[0]["metrics"][0]["labels"] == labels
+    with pytest.raises(UsageError, match="--add pod: this tool counts its probes alone, by no label"):
+        tool(tmp_path, HEAD + "view: counts\nprobes: [{name: p, attach: 'kprobe:f'}]\n", ["pod"])
 
 
 def test_a_probe_of_an_option(tmp_path: Path) -> None:

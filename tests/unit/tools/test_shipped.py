@@ -33,7 +33,7 @@ def sample(option: OptionModel) -> Any:
     return option.default if option.type == "text" and option.default else SAMPLES[option.type]
 
 
-COMMON = {"json", "csv", "duration", "rows", "interval", "timestamp", "stacks", "flame", "verbose"}
+COMMON = {"add", "json", "csv", "duration", "rows", "interval", "timestamp", "stacks", "flame", "verbose"}
 COMMON |= SCOPE_OPTIONS.keys()
 
 

@@ -11,6 +11,7 @@ from kprobe_exporter.model.snapshot import KernelCounts
 from kprobe_exporter.model.specs import ProbeMetrics
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.trace.count import DURATIONS, RETURNS, CountTable, TraceCounts
+from kprobe_exporter.trace.facts import ProcessFacts
 
 INT = return_type("int")
 ARGS = (Arg("duration", "int"), Arg("return", "int"))
@@ -34,7 +35,9 @@ def counted(plan: str, hits: int, *records: Record, narrowed: bool = False) -> C
         joined=True,
     )
     capture: Any = SimpleNamespace(
-        plans=[SimpleNamespace(probe=SimpleNamespace(name="read"), metrics=metrics)], attached=[attached]
+        plans=[SimpleNamespace(probe=SimpleNamespace(name="read"), metrics=metrics)],
+        attached=[attached],
+        facts=ProcessFacts(),
     )
     counts.attach(capture)
     counts.consume(Batch(list(records)))

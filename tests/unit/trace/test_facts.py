@@ -32,7 +32,7 @@ def facts(monkeypatch: pytest.MonkeyPatch) -> ProcessFacts:
 
     class Own:
         def __init__(self, *_: object, wanted: bool) -> None:
-            self.wanted, self.parts = wanted, parts
+            self.wanted, self.parts = wanted, parts if wanted else ()
 
         def follow(self, *_: object) -> None:
             return None
