@@ -12,7 +12,8 @@ class NamedCommands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve as click does, but suggest a command for a word that resembles one."""
-        names = self.list_commands(ctx)
-        if args and self.get_command(ctx, args[0]) is None and (near := get_close_matches(args[0], names, 1)):
+        if args and (found := self.get_command(ctx, args[0])) is not None:
+            return args[0], found, args[1:]  # click would make it again
+        if args and (near := get_close_matches(args[0], self.list_commands(ctx), 1)):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)

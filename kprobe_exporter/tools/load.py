@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def load_tool(path: Path, values: Values | None = None, added: Sequence[str] = (
     another user may change is refused, unless it comes with this program.
     """
     try:
-        source = YamlSource(str(path), path.read_bytes() if path.parent == FOLDER else read(path))
+        source = _source(str(path), path.read_bytes() if path.parent == FOLDER else read(path))
     except Unusable as error:
         raise UsageError(f"{path}: {error}.") from None
     if source.readable:
@@ -142,6 +142,12 @@ def load_tool(path: Path, values: Values | None = None, added: Sequence[str] = (
         columns = (*(_place(name, model.view) for name in added), *columns)
     labels = {name: _of_thread(name) for name in added}
     return Tool(path.stem, model, columns, _configuration(filled, model, columns, chosen, texts, labels))
+
+
+@lru_cache(8)
+def _source(file: str, content: bytes) -> YamlSource:
+    """Parse a file once: it is loaded for its command, and again with the values of that command's line."""
+    return YamlSource(file, content)
 
 
 def _of_thread(name: str) -> Document:
