@@ -36,15 +36,16 @@ class Exhausted(Exception):
 class FileBudget:
     """The budget of one file for all questions until the plan has been made. Not thread-safe.
 
-    ``kept`` are the bytes of memory, roughly, that the results take until they are dropped.
+    ``kept`` are the bytes of memory, roughly, that the results take until they are dropped. ``share`` divides
+    the usual budget.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: int = 1) -> None:
         self.kept = 0
-        self._bytes = MOST_BYTES
-        self._seconds = MOST_SECONDS
+        self._bytes = MOST_BYTES // share
+        self._seconds = MOST_SECONDS / share
         self._started = 0.0  # when the present question began, in this thread's processor time
-        self._look_at = MOST_BYTES  # the bytes that are left at the next look at the clock
+        self._look_at = self._bytes  # the bytes that are left at the next look at the clock
 
     @contextmanager
     def question(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.identity.procfs import host_proc
 from kprobe_exporter.model.stacks import Addresses, Frames, Place
+from kprobe_exporter.symbols import perf_map
 from kprobe_exporter.util.overruns import OVERRUNS
 from kprobe_exporter.util.rooted_path import itself, open_rooted
 from kprobe_exporter.util.token_bucket import TokenBucket
@@ -43,6 +44,9 @@ LONGEST = 64
 
 UNKNOWN = b"[unknown]"
 
+COMPILED = b"jit"
+"""The name in place of a file's of memory with functions that the process has compiled and listed."""
+
 MAPPING = re.compile(
     rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) [-r][-w]x[-ps] ([0-9a-f]{1,16}) ([0-9a-f:]+ \d{1,20}) *([^\n]*)$",
     re.MULTILINE,
@@ -51,6 +55,9 @@ MAPPING = re.compile(
 device and the inode, the path. The kernel writes a line end in a path as ``\\012``."""
 
 DELETED = b" (deleted)"
+
+MEMORY = (b"[anon", b"[heap", b"[stack", b"/memfd:", b"/dev/zero")
+"""Beginnings of the names of mappings in which a program compiles functions. Most have no name."""
 
 
 class Mapping(NamedTuple):
@@ -107,6 +114,7 @@ class Programs:
         self._next = count(1)
         self._numbers: dict[tuple[bytes, bytes], int] = {}  # of files, by path, device and inode
         self._files: dict[int, BinaryIO] = {}  # the oldest first
+        self._compiled: dict[int, int] = {}  # processes, by the numbers of their lists of functions
 
     def frames(self, pid: int, addresses: Addresses) -> Frames:
         """Return the frames of a process' stack; ``pid`` may be a thread's id. A known one takes 0.1 µs."""
@@ -129,7 +137,7 @@ class Programs:
     def names(self, places: Iterable[Place]) -> dict[Place, bytes]:
         """Return the functions at these places, as ``libc.so.6`malloc``, or the file where there is none.
 
-        A place is left out if its file is not open any more.
+        A place is left out if its file is not open any more, or if the process may still list its function.
         """
         asked = defaultdict[int, list[Place]](list)
         for place in places:
@@ -138,7 +146,8 @@ class Programs:
         for number, several in asked.items():
             if number in self._files:
                 functions = self._functions(number, {place.offset for place in several})
-                found |= {place: _named(place, functions.get(place.offset)) for place in several}
+                known = [one for one in several if one.offset in functions or number not in self._compiled]
+                found |= {place: _named(place, functions.get(place.offset)) for place in known}
         return found
 
     def close(self) -> None:
@@ -146,6 +155,7 @@ class Programs:
         for file in self._files.values():
             file.close()
         self._files.clear()
+        self._compiled.clear()
 
     def _process(self, pid: int) -> _Process:
         now = self._clock()
@@ -162,8 +172,9 @@ class Programs:
             text = file.read(MOST_TEXT)
             comm = (self._proc / str(pid) / "comm").read_bytes().removesuffix(b"\n")
         self._bucket.level -= len(text) // TYPICAL
-        lines = islice(MAPPING.finditer(text), MOST_MAPPINGS)
-        mappings = [self._mapping(pid, one) for one in lines]
+        lines = list(islice(MAPPING.finditer(text), MOST_MAPPINGS))
+        compiled = self._function_list(pid) if any(_is_memory(one[5]) for one in lines) else 0
+        mappings = [self._mapping(pid, one, compiled) for one in lines]
         if len(mappings) == MOST_MAPPINGS:
             OVERRUNS.add("process", pid, f"process {pid} has more than {MOST_MAPPINGS} executable mappings")
         if not mappings and process is not None:  # it has ended, and these are its last stacks
@@ -198,8 +209,10 @@ class Programs:
         if (process := self._processes.pop(pid, None)) is not None:
             self._kept -= process.kept
 
-    def _mapping(self, pid: int, line: re.Match[bytes]) -> Mapping:
+    def _mapping(self, pid: int, line: re.Match[bytes], compiled: int) -> Mapping:
         start, end, offset, inode, path = line.groups()
+        if compiled and _is_memory(path):
+            return Mapping(int(start, 16), int(end, 16), int(start, 16), compiled, COMPILED)
         path = path.removesuffix(DELETED)
         file = self._number(pid, path, inode) if path.startswith(b"/") else 0
         name = path.strip(b"[]") if not file else path.rpartition(b"/")[2] if self._is_trusted(file) else path
@@ -214,11 +227,7 @@ class Programs:
 
     def _number(self, pid: int, path: bytes, inode: bytes) -> int:
         """Return the number of a mapped file, and hold it open if it still has this path."""
-        number = self._numbers.get((path, inode))
-        if number is None:
-            if len(self._numbers) >= MOST_NUMBERS:
-                self._numbers.clear()
-            number = self._numbers[path, inode] = next(self._next)
+        number = self._number_of(path, inode)
         if number in self._files:
             return number
         with suppress(OSError, ValueError):
@@ -227,19 +236,51 @@ class Programs:
             if os.fstat(file.fileno()).st_ino != int(inode.split()[1]):
                 file.close()
                 return number
-            self._files[number] = file
-            while len(self._files) > MOST_FILES:
-                self._files.pop(next(iter(self._files))).close()
+            self._hold(number, file)
         return number
+
+    def _function_list(self, pid: int) -> int:
+        """Return the number of the list of functions that a process has compiled; 0 if there is none."""
+        if self._proc is None:
+            return 0
+        try:
+            file = perf_map.open_map(self._proc / str(pid))
+        except OSError:
+            return 0
+        status = os.fstat(file.fileno())
+        number = self._number_of(b"%d" % pid, b"%d %d" % (status.st_dev, status.st_ino))
+        if number in self._files:
+            file.close()
+        else:
+            self._hold(number, file)
+            self._compiled[number] = pid
+        return number
+
+    def _number_of(self, path: bytes, inode: bytes) -> int:
+        number = self._numbers.get((path, inode))
+        if number is None:
+            if len(self._numbers) >= MOST_NUMBERS:
+                self._numbers.clear()
+            number = self._numbers[path, inode] = next(self._next)
+        return number
+
+    def _hold(self, number: int, file: BinaryIO) -> None:
+        self._files[number] = file
+        while len(self._files) > MOST_FILES:
+            oldest = next(iter(self._files))
+            self._files.pop(oldest).close()
+            self._compiled.pop(oldest, None)
 
     def _functions(self, number: int, offsets: set[int]) -> dict[int, str]:
         # Imported when it is needed, as it takes 4 MB.
-        from kprobe_exporter.elf.find import functions_at  # noqa: PLC0415
+        from kprobe_exporter.elf import find  # noqa: PLC0415
 
-        try:
-            return functions_at(itself(self._files[number].fileno()), offsets)
-        except GrammarError:
-            return {}
+        path = itself(self._files[number].fileno())
+        with suppress(GrammarError, OSError):
+            if (pid := self._compiled.get(number)) is not None:
+                return perf_map.functions_at(path, offsets, pid)
+            return find.functions_at(path, offsets)
+        return {}
 
 
 def _named(place: Place, function: str | None) -> bytes:
@@ -250,6 +291,11 @@ def _named(place: Place, function: str | None) -> bytes:
 
     cut = short_name(function, LONGEST).encode()[:LONGEST].decode(errors="ignore")
     return b"%s`%s" % (place.name[1:-1], cut.encode())
+
+
+def _is_memory(path: bytes) -> bool:
+    """Return whether a mapping of this name may have functions that the process has compiled."""
+    return not path or path.startswith(MEMORY)
 
 
 def _place(mappings: list[Mapping], address: int) -> Place:
