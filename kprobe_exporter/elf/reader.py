@@ -16,6 +16,8 @@ from itertools import islice
 from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from kprobe_exporter.elf.budget import STEP, Exhausted, FileBudget
+from kprobe_exporter.elf.go_functions import SECTION as GO_TABLE
+from kprobe_exporter.elf.go_functions import go_functions
 from kprobe_exporter.elf.mini_debug_info import NoTableError, decompressed
 from kprobe_exporter.elf.sections import HEADER, MOST_HEADERS, ElfSections, printable
 from kprobe_exporter.elf.tables import (
@@ -271,28 +273,33 @@ class ElfFile(ElfSections):
 
     @cached_property
     def mini(self) -> "SymbolTable | None":
-        """The functions in .gnu_debugdata; None if there are none, or if the whole symbol table is there.
+        """The functions in .gnu_debugdata, or in .gopclntab of a Go program, if they have no symbol table.
 
-        A damaged section leaves what the file exports, and ``mini_fault`` says in a clause what is wrong.
+        A damaged section leaves the exported functions, and ``mini_fault`` says in a clause what is wrong.
         """
         if self.section("SHT_SYMTAB") is not None:
             return None
-        try:
-            if (section := next(iter(self.named_sections(MINI)), None)) is None:
-                return None
-            stream = decompressed(partial(self.read, section), section["sh_size"], self.budget.spend)
-            size = stream.tell()
-            stream.seek(0)
-            self.budget.kept += size
-            inner = ElfSections(self.path, stream, size, self.budget)
-            return SymbolTable(inner, inner.section("SHT_SYMTAB"))
-        except Exhausted:
-            raise
-        except NoTableError as error:
-            self.mini_fault = f", as its section {MINI} {error}"
-        except Exception:  # pyelftools may raise any kind on invalid headers
-            self.mini_fault = f", as its section {MINI} is damaged"
+        for name, table in ((MINI, self._debug_data), (GO_TABLE, partial(go_functions, self))):
+            try:
+                if (found := table()) is not None:
+                    return found
+            except Exhausted:
+                raise
+            except NoTableError as error:
+                self.mini_fault = f", as its section {name} {error}"
+            except Exception:  # pyelftools may raise any kind on invalid headers
+                self.mini_fault = f", as its section {name} is damaged"
         return None
+
+    def _debug_data(self) -> SymbolTable | None:
+        if (section := next(iter(self.named_sections(MINI)), None)) is None:
+            return None
+        stream = decompressed(partial(self.read, section), section["sh_size"], self.budget.spend)
+        size = stream.tell()
+        stream.seek(0)
+        self.budget.kept += size
+        inner = ElfSections(self.path, stream, size, self.budget)
+        return SymbolTable(inner, inner.section("SHT_SYMTAB"))
 
 
 def _offset_in(parts: list[Part], address: int) -> int | None:
