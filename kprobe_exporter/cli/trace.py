@@ -118,7 +118,7 @@ Examples:
     "-u",
     "--user-stacks",
     is_flag=True,
-    help="With --folded or --flame: also the program's functions. With text: the program's stack.",
+    help="With --folded or --flame: also the program's functions. With text or --json: the program's stack.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, times in nanoseconds.")
 @click.option("--count", is_flag=True, help="A live table: hits a second, errors, and a histogram.")
@@ -207,6 +207,7 @@ def _trace_configured(definition: str | None, options: TraceOptions) -> None:
             "-F": options.force,
             "-v": options.view,
             "-H": options.headers,
+            "-u": options.user_stacks and (options.stacks or options.count),
             "--by": bool(options.by),
             "--folded or --flame": options.profiles,
             "--emit-config": options.emit,
@@ -224,7 +225,7 @@ def _trace_configured(definition: str | None, options: TraceOptions) -> None:
             show_counts(session, probes, ", ".join(config.files), narrowed=each, each=each)
             return
         show = show_object if options.as_json else show_text
-        lost = write_events(session, probes, show, stacks=options.stacks)
+        lost = write_events(session, probes, show, stacks=options.stacks, user_stacks=options.user_stacks)
     tell_lost(lost)
 
 
@@ -257,7 +258,9 @@ def _trace(
             by = options.by if options.count else None
             probes = read_back(configuration(request, filter_text, stacks=False, by=by)).probes
             if options.as_json:
-                lost = write_events(session, probes, show_object, stacks=options.stacks)
+                lost = write_events(
+                    session, probes, show_object, stacks=options.stacks, user_stacks=options.user_stacks
+                )
             elif as_call:
                 lost = write_lines(session, probes, request.title, header=options.headers)
             elif options.perfetto is not None:
@@ -343,8 +346,10 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
     _refuse_idle(way, idle)
     if options.by and not options.count:
         raise UsageError("--by counts events: give --count, too.")
-    if options.user_stacks and way not in ("", "--folded or --flame"):
-        raise UsageError(f"{way} shows no program's stack: give --folded, --flame FILE or -u alone.")
+    if options.user_stacks and way not in ("", "--json", "--folded or --flame"):
+        raise UsageError(f"{way} shows no program's stack: give --json, --folded, --flame FILE or -u alone.")
+    if options.user_stacks and options.stacks and way == "--json":
+        raise UsageError("--json shows one stack of an event: give -s or -u.")
     if options.stacks and request.in_program:
         raise UsageError("the kernel has no stack behind a program's code: give -u for the program's own.")
     target = request.target
@@ -355,7 +360,7 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
     ):
         raise UsageError("a pattern is many events, whose text would be mixed: give --count, or name one.")
     joins = request.is_call and (way == "--json" or filter_text is not None or request.fetch)
-    if (joins and options.stacks) or (request.is_call and options.user_stacks and way == ""):
+    if (joins and options.stacks) or (request.is_call and options.user_stacks and way in ("", "--json")):
         raise UsageError("the two events of a call have a stack each: trace its entry, as kprobe:FUNCTION.")
     for name, file in (
         ("--flame", options.flame),

@@ -62,13 +62,14 @@ def _no_user_stacks(probes: Iterable[Probe], kernel: KernelFiles) -> str | None:
 
     The option userstacktrace is there on every architecture, and does nothing where this function is not.
     """
-    if not any(probe.stacks is not None and probe.stacks.user for probe in probes):
+    if not any(probe.user_stack or (probe.stacks is not None and probe.stacks.user) for probe in probes):
         return None
     found = attempt(lambda: symbols(kernel.blocks(SYMBOLS), {USER_STACKS.encode()}))
     if found is None or found:
         return None
     return (
-        "this kernel cannot follow a program's stack (CONFIG_USER_STACKTRACE_SUPPORT): leave out 'user: true'"
+        "this kernel cannot follow a program's stack (CONFIG_USER_STACKTRACE_SUPPORT): "
+        "leave out 'user: true' or -u"
     )
 
 

@@ -290,12 +290,12 @@ def export_condition(probe: Probe) -> Where | None:
     return where(parse_formula(probe.export.where), probe.times)
 
 
-def each_event(probe: Probe, *, stacks: bool) -> Probe:
+def each_event(probe: Probe, *, stacks: bool, user_stacks: bool = False) -> Probe:
     """Return the probe so that every event is recorded, with its thread and, if known, its caller."""
     with_caller = (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL)
     known = all(attach.target.kind in with_caller for attach in probe.attach)
     metric = replace(WANTED, labels=WANTED.labels if known else WANTED.labels[:1])
-    return replace(probe, aggregate="events", stack=stacks, metrics=(metric,))
+    return replace(probe, aggregate="events", stack=stacks, user_stack=user_stacks, metrics=(metric,))
 
 
 def _fetching_all(probe: Probe, kernel: Kernel) -> Probe:

@@ -5,15 +5,18 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
+from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import TracefsError, counted
+from kprobe_exporter.model.records import Batch
+from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.trace.capture import Capture, collected, each_event
 from kprobe_exporter.trace.count import ProbeCounts, TraceCounts, counting
 from kprobe_exporter.trace.objects import ShowAs
 from kprobe_exporter.trace.output import Gone, Output
-from kprobe_exporter.trace.record_lines import Lines
+from kprobe_exporter.trace.record_lines import Lines, name_programs
 from kprobe_exporter.trace.record_text import HEADER, show_line
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import columns, draw
@@ -49,12 +52,22 @@ def write_events(
     show_as: ShowAs,
     *,
     stacks: bool,
+    user_stacks: bool = False,
     started: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write each event, as ``show_as`` has it; return the number of lost events."""
-    lines = Lines(session.out.write_raw, stacks=stacks)
-    wanted = [each_event(probe, stacks=stacks) for probe in probes]
-    with collected(session, wanted, lines.consume, single=True, all_fields=True) as capture:
+    """Write each event, as ``show_as`` has it, with one kind of stack; return the number of lost events."""
+    lines = Lines(session.out.write_raw, stacks=stacks or user_stacks)
+    wanted = [each_event(probe, stacks=stacks, user_stacks=user_stacks) for probe in probes]
+    programs = ProgramStacks(Programs)
+
+    def consume(batch: Batch) -> None:
+        name_programs(programs, batch)
+        lines.consume(batch)
+
+    with (
+        closing(programs),
+        collected(session, wanted, consume, single=True, all_fields=True) as capture,
+    ):
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
             spec = attached.spec
             show = show_as(plan.probe.name, attached.layout, spec.kind, spec.target)

@@ -1,13 +1,17 @@
 """Writes records as lines, each with its stack, which may come after the record."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeAlias
 
+from kprobe_exporter.aggregate.attached_layout import UNKNOWN
+from kprobe_exporter.aggregate.program_stacks import PATIENCE, ProgramStacks
 from kprobe_exporter.aggregate.recipes import passes
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import LAYOUT_ID, Batch, Layout, Record
+from kprobe_exporter.model.stacks import Addresses
 
 MOST_WAITING = 4096
 """The largest number of events that wait for their stacks."""
@@ -26,6 +30,25 @@ class TraceClock:
     def time(self, moment: int) -> datetime:
         """Return the local wall time of a moment in nanoseconds of the instance's clock."""
         return datetime.fromtimestamp((moment + self._offset) / 1e9, UTC).astimezone()
+
+
+def name_programs(programs: ProgramStacks, batch: Batch) -> None:
+    """Put the stacks of programs among a batch's stacks, with names.
+
+    A stack whose names are not known after PATIENCE seconds is the one frame ``[unknown]``.
+    """
+    found: dict[tuple[int, Addresses], Sequence[bytes]] = {}
+    for key in dict.fromkeys((process, addresses) for _, process, addresses in batch.user_stacks):
+        process, addresses = key
+        # A return address is that of the next instruction, which may belong to another function.
+        places = [address - bool(at) for at, address in enumerate(addresses)]
+        then = partial(found.__setitem__, key)
+        if not programs.name(process, places, then):  # as many of one process wait as may
+            programs.settle(PATIENCE)
+            programs.name(process, places, then)
+    programs.settle(PATIENCE)
+    for record, process, addresses in batch.user_stacks:
+        batch.stacks.append((record, tuple(found.get((process, addresses), (UNKNOWN,)))))
 
 
 class Lines:

@@ -1,5 +1,6 @@
 """A program copies machine code into memory and lists it for perf: its stacks have the listed names."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.compiling import compiled
 from tests.support.folded import folded, parsed
 from tests.support.patience import eventually
-from tests.support.trace_process import StartTrace
+from tests.support.trace_process import StartTrace, TraceProcess
 from tests.vm.kernels import USER_STACKS
 
 PROGRAM = r"""
@@ -129,8 +130,20 @@ def test_list_of_other_user(start_agent: StartAgent, compiling: Path) -> None:
 
 
 def test_trace(trace: StartTrace, compiling: Path) -> None:
-    with running(compiling) as process:
-        tracing = trace("--folded", f"uprobe:{compiling}:probed")
+    output = traced(trace("--folded", f"uprobe:{compiling}:probed"), compiling)
+    assert by_function(parsed(output)) == TIMES
+
+
+def test_trace_of_objects(trace: StartTrace, compiling: Path) -> None:
+    objects = traced(trace("-u", "--json", f"uprobe:{compiling}:probed"), compiling)
+    stacks = Counter(tuple(reversed(json.loads(line)["stack"])) for line in objects.splitlines())
+    names = {name.replace("_", " "): times for name, times in TIMES.items()}
+    assert by_function(stacks) == names
+
+
+def traced(tracing: TraceProcess, program: Path) -> str:
+    """Return the output of a trace during which the program runs once."""
+    with running(program) as process:
         enabled = tracing.instance / f"events/{tracing.instance.name}"
         eventually(
             lambda: any((one / "enable").read_text().startswith("1") for one in enabled.glob("*/")), 30
@@ -138,4 +151,4 @@ def test_trace(trace: StartTrace, compiling: Path) -> None:
         run(process)
         tracing.signal(signal.SIGINT)
         assert tracing.wait() == 0, tracing.errors
-        assert by_function(parsed(tracing.output.decode())) == TIMES
+    return tracing.output.decode()

@@ -19,9 +19,11 @@ NO_KERNEL_STACK = "the kernel has no stack behind a program's code: give -u for 
         (["-s", "uprobe:libc.so.6:write"], NO_KERNEL_STACK),
         (["-s", "ucall:libc.so.6:write"], NO_KERNEL_STACK),
         (["-s", "p:/bin/bash:0x1234"], NO_KERNEL_STACK),
+        (["-u", "--json", "call:vfs_read"], EACH_ITS_STACK),
+        (["-s", "-u", "--json", "p:vfs_read"], "--json shows one stack of an event: give -s or -u."),
         (
-            ["-u", "--json", "p:vfs_read"],
-            "--json shows no program's stack: give --folded, --flame FILE or -u alone.",
+            ["-u", "--count", "p:vfs_read"],
+            "--count shows no program's stack: give --json, --folded, --flame FILE or -u alone.",
         ),
         (["call:vfs_* count"], "a pattern takes no arguments here, name one event, at ^ in '^count'."),
     ],

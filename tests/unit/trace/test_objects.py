@@ -1,6 +1,7 @@
 """trace.objects: one JSON object per event, for any bytes in it, each with its own stack."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.config.model import return_type
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
@@ -17,6 +19,7 @@ from kprobe_exporter.plan.metric import where
 from kprobe_exporter.trace import record_lines as module
 from kprobe_exporter.trace.objects import json_value, show_object, show_text
 from kprobe_exporter.trace.record_lines import Lines
+from tests.support.program_code import Code
 
 ENTRY = Layout(0, "mine", "mine", "entry", "vfs_read", args=(Arg("name", "str"), Arg("comm", "str")))
 RETURNED = Arg("duration", "int"), Arg("return", "int"), Arg("comm", "str")
@@ -187,3 +190,35 @@ def test_a_line_of_text() -> None:
     assert second.split(" ", 1)[1].split() == [
         *("calls", "cat-11", "return=-9", "error=EBADF", "caller=main", "in", "1.500", "ms")
     ]
+
+
+def test_stacks_of_programs() -> None:
+    """Each return address counts as the instruction before it, and an event is written with its stack."""
+    first, second, ended = record(5), record(6), record(7)
+    stacks = [(first, 7, (0x10, 0x20)), (second, 7, (0x10, 0x20)), (ended, 404, (0x10,))]
+    batch = Batch([first, second, ended], user_stacks=stacks)
+    with closing(ProgramStacks(Code)) as programs:
+        module.name_programs(programs, batch)
+    written = [one["stack"] for one in shown(batch, stacks=True)]
+    assert written == [["prog`f1", "prog`f1"], ["prog`f1", "prog`f1"], ["[unknown]"]]
+
+
+def test_program_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    code, hung = Code(), record(5)
+    code.goes_on.clear()
+    batch = Batch([hung], user_stacks=[(hung, 7, (0x10, 0x20))])
+    with closing(ProgramStacks(lambda: code)) as programs:
+        module.name_programs(programs, batch)
+        assert shown(batch, stacks=True)[0]["stack"] == ["[unknown]"]
+        code.goes_on.set()
+
+
+def test_more_stacks_of_one_process_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kprobe_exporter.aggregate.program_stacks.MOST_ASKED", 2)
+    records = [record(number) for number in range(9)]
+    batch = Batch(records)
+    batch.user_stacks += [(one, 7, (16 * number,)) for number, one in enumerate(records)]
+    with closing(ProgramStacks(Code)) as programs:
+        module.name_programs(programs, batch)
+    assert [one["stack"] for one in shown(batch, stacks=True)] == [[f"prog`f{one}"] for one in range(9)]
