@@ -18,6 +18,9 @@ from kprobe_exporter.model.records import STACK_POINTER
 OF_TEXT = frozenset({"map", "regexp"})
 """Decoders of texts. A field that the others decode is a number."""
 
+EXIT_CODE = """no tracepoint has it, attach to kprobe:do_exit with fetch: {exit_code: "$arg1:s32"}"""
+"""The advice for the code with which a thread ends, in the form of wait(2) (do_exit() of kernel/exit.c)."""
+
 
 def with_lets(lets: Mapping[str, str], alternatives: Alternatives, report: Report) -> Alternatives:
     """Check a probe's ``let``, and return its alternatives with these fields too.
@@ -150,6 +153,8 @@ def missing_field(name: str, alternatives: Alternatives) -> str | None:
         return f"there is no 'duration' at {listed(without)}: only a call or a pair takes time"
     if name == "return":
         return f"there is no field 'return' at {listed(without)}: {_with_return(lacking[0])}"
+    if name == "exit_code":
+        return f"there is no 'exit_code' at {listed(without)}: {EXIT_CODE}"
     known = {field for one in alternatives for field in one.fields} - {name}
     hint = closest(name, known) or _fetched(name, lacking[0], several=len(alternatives) > 1)
     return f"there is no field {quote(name)} at {listed(without)}{hint}"

@@ -14,6 +14,11 @@ FETCH = "fetch: {a: '$arg1:u64', b: '$arg2:s32', text: '+0($arg3):string'}"
     ("text", "expected"),
     [
         ("let: {x: 'a + ¦nope'}", "let.x: there is no field 'nope' at kprobe:f"),
+        (
+            "let: {x: ¦'exit_code >> 8'}",
+            "let.x: there is no 'exit_code' at kprobe:f: no tracepoint has it, attach to kprobe:do_exit with "
+            """fetch: {exit_code: "$arg1:s32"}""",
+        ),
         ("let: {x: 'a + ¦text'}", "let.x: 'text' is a string"),
         ("let: {x: 'a / ¦0'}", "let.x: this divides by zero"),
         ("let: {x: 'a ¦b'}", "let.x: there must be an operator before 'b'"),
