@@ -27,7 +27,7 @@ from kprobe_exporter.model.records import Batch
 from kprobe_exporter.probing import event_source
 from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.tracefs.instance import Instance
-from tests.bench import expression
+from tests.bench import expression, strings
 from tests.bench.probes import TRACEFS, Put, configured, own_instance, put, reading
 from tests.bench.progress import say
 from tests.bench.table import Table, reached
@@ -150,6 +150,7 @@ class Full:
 ONE_FIELD = "pages in memory, one field as a value"
 COMPUTED = "pages in memory, an expression over two fields"
 NATIVE = "pages in memory, one field as a value of a native histogram, too"
+PATHS, ARGVS = "pages in memory, a path of a program as a label", "pages in memory, an argv of four words"
 FLOOR, WALK = "the floor: raw pages, thrown away", "the walk alone: every event seen and counted"
 AWK_COUNTS = "cat trace_pipe, then awk"
 JOINED = "calls joined, binary: two events each"
@@ -177,6 +178,8 @@ def table() -> Table:
     costs = expression.nanoseconds()
     rates |= {ONE_FIELD: 1e9 / costs[expression.ONE_FIELD], COMPUTED: 1e9 / costs[expression.TWO_FIELDS]}
     rates[NATIVE] = 1e9 / costs[expression.NATIVE]
+    of_strings = strings.nanoseconds()
+    rates |= {PATHS: 1e9 / of_strings[strings.PATH], ARGVS: 1e9 / of_strings[strings.ARGV]}
     more = costs[expression.TWO_FIELDS] - costs[expression.ONE_FIELD]
     text, binary, awk = rates["pipeline, text"], rates["pipeline, binary"], rates[AWK_COUNTS]
     return Table(
@@ -197,7 +200,8 @@ def table() -> Table:
             "*Stacks counted*: in the walk, as an agent does; *by records*: an object each event and stack,"
             " as where events are exported, too.",
             "The floor copies the pages of trace_pipe_raw and looks at nothing.",
-            "Pages in memory are walked and summed into a histogram; that takes no kernel and no aggregator.",
+            "Pages in memory are walked and summed into a histogram; that takes no kernel and no aggregator."
+            " An argv becomes a record, as where it is exported.",
             "awk (mawk) counts by two fields of each line, the CPU and the value, and that is all.",
             "trace-cmd extracts the pages of the same buffer into a file (`record` would want events of its"
             " own; it takes along what waits in the top-level buffer), then prints that file as text,"
