@@ -24,7 +24,9 @@ from kprobe_exporter.elf.notes import parse_notes
 from kprobe_exporter.errors import ConfigError, GrammarError
 from kprobe_exporter.identity.procfs import INITIAL
 from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.symbols import perf_map
 from kprobe_exporter.symbols.programs import UNKNOWN, Programs
+from kprobe_exporter.util.overruns import OVERRUNS
 from tests.fuzz import http, readers_of_kernel
 from tests.fuzz.material import crafted, hello, programs
 from tests.fuzz.target import Input, Line, Take, Target, scratch, spending
@@ -110,6 +112,14 @@ def _mappings(data: bytes, directory: Path) -> bool:
     return any(place != UNKNOWN for place in places)
 
 
+def _compiled(data: bytes, directory: Path) -> bool:
+    """Look up 100 places in a list of compiled functions."""
+    file = directory / "perf-1.map"
+    file.write_bytes(data)
+    OVERRUNS.clear()
+    return bool(perf_map.functions_at(str(file), range(0x401000, 0x501000, 0x2900), 1))
+
+
 def _live(data: bytes, _: Path) -> bool:
     return any(LineParser(known).feed(data).records for known in (layouts(), stacked()))
 
@@ -142,6 +152,11 @@ READERS: Mapping[str, Reader] = {
         (GrammarError,),
     ),
     "mappings": Reader(lambda: [_MAPPINGS], _mappings, Line(0.5, 10.0, 16, 64)),
+    "perf-map": Reader(
+        lambda: [b"400000 2000 py::f:/a.py\n401000 100000 JS:*g /b.js:1:2\n"],
+        _compiled,
+        Line(0.5, 10.0, 16, 64),
+    ),
     "saved-tgids": Reader(_TGIDS.material, _TGIDS.read, Line(0.3, 2.0, 16, 128)),
     "live-text": Reader(_trace_texts, _live, Line(0.5, 5.0, 32, 128)),
     "saved-text": Reader(_trace_texts, lambda data, _: saved(data), Line(0.5, 8.0, 32, 256)),
