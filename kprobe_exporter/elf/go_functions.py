@@ -28,7 +28,7 @@ GO_1_16, GO_1_18, GO_1_20 = 0xFFFFFFFA, 0xFFFFFFF0, 0xFFFFFFF1
 MAGICS = (GO_1_16, GO_1_18, GO_1_20)
 """The magic number of each version from this one on, and all of them."""
 
-MAX_FUNCTIONS = 1 << 19  # Each takes 24 bytes of memory. Kubernetes' programs have 150,000.
+MAX_FUNCTIONS = 1 << 18  # Each takes 24 bytes of memory. Kubernetes' programs have 150,000.
 
 MODULE = ".go.module"
 """The section with runtime.moduledata, since Go 1.26."""

@@ -3,13 +3,17 @@
 import random
 import re
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from kprobe_exporter.elf import functions
+from kprobe_exporter.elf.budget import MOST_SECONDS
 from kprobe_exporter.elf.find import functions_at
+from kprobe_exporter.elf.go_functions import MAX_FUNCTIONS
+from kprobe_exporter.elf.reader import opened
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.util.overruns import OVERRUNS
 from tests.support.compiling import compiled
@@ -136,7 +140,7 @@ def test_damaged_tables(tmp_path: Path) -> None:
     bare = stripped(compiled(tmp_path / "program", source(GO_1_18), *FLAGS, "-no-pie"))
     whole = bare.read_bytes()
     at, draw = whole.index(GO_1_18.to_bytes(4, "little") + b"\0\0\1\10"), random.Random(46)
-    for _ in range(300):
+    for _ in range(60):
         data = bytearray(whole)
         for _ in range(draw.randint(1, 4)):
             data[at + draw.randrange(220)] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
@@ -146,3 +150,24 @@ def test_damaged_tables(tmp_path: Path) -> None:
             functions(str(bare))
             functions_at(str(bare), range(0x1000, 0x1100))
     OVERRUNS.clear()
+
+
+def test_most_functions_of_holes(tmp_path: Path) -> None:
+    """A table of 262,144 functions, all of them zeros, takes a bounded part of the time."""
+    bare = stripped(compiled(tmp_path / "program", source(GO_1_20), *FLAGS, "-no-pie"))
+    data = bytearray(bare.read_bytes())
+    at = data.index(GO_1_20.to_bytes(4, "little") + b"\0\0\1\10")
+    end = len(data) - at
+    for place, value in ((8, MAX_FUNCTIONS), (64, end)):
+        data[at + place : at + place + 8] = value.to_bytes(8, "little")
+    bare.write_bytes(data)
+    subprocess.run(["truncate", "-s", "64M", bare], check=True)
+    with bare.open("r+b") as file:  # the section's size, in its header
+        header = data.index((at).to_bytes(8, "little"), int.from_bytes(data[40:48], "little"))
+        file.seek(header + 8)
+        file.write((32 << 20).to_bytes(8, "little"))
+    began = time.thread_time()
+    with opened(str(bare)) as file:
+        assert file.mini is not None
+        assert sum(1 for _ in file.mini.rows()) == MAX_FUNCTIONS
+    assert time.thread_time() - began < MOST_SECONDS
