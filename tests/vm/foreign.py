@@ -30,8 +30,9 @@ PACKAGES = (
     *("base-files", "base-passwd", "bash", "busybox-static", "coreutils", "dash", "findutils", "grep"),
     *("hostname", "iproute2", "kmod", "libc-bin", "mawk", "mount", "procps", "sed", "udev", "util-linux"),
     # What the tests call, and what they compare the agent with.
-    *("apparmor", "bpftrace", "curl", "e2fsprogs", "file", "gcc", "gzip", "libc6-dev", "libseccomp2"),
-    *("nodejs", "openssl", "php8.2-cli", "postgresql-15", "prometheus", "python3", "systemd", "tar"),
+    *("apparmor", "bpftrace", "curl", "dmsetup", "e2fsprogs", "file", "gcc", "gzip", "libc6-dev"),
+    *("libseccomp2", "nodejs", "openssl", "php8.2-cli", "postgresql-15", "prometheus", "python3"),
+    *("strace", "systemd", "tar"),
     # Python's header files, for the cross compiler.
     "libpython3.11-dev",
 )
