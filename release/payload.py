@@ -33,6 +33,7 @@ FILES = {
     "deploy/package/kprobe-exporter": f"{HOME}/bin/kprobe-exporter",
     "deploy/requirements/sbom.cdx.json": f"{HOME}/sbom.cdx.json",
     "deploy/systemd/kprobe_exporter.service": "usr/lib/systemd/system/kprobe_exporter.service",
+    "deploy/systemd/kprobe_exporter.socket": "usr/lib/systemd/system/kprobe_exporter.socket",
     "deploy/systemd/kprobe_exporter.default": CONFIGURATION[0],
     "kprobe_exporter/config/default.yaml": CONFIGURATION[1],
     "deploy/package/completion.bash": "usr/share/bash-completion/completions/kprobe-exporter",

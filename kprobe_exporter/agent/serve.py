@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.config.model import Config
-from kprobe_exporter.errors import KprobeExporterError, StartError
+from kprobe_exporter.errors import KprobeExporterError, StartError, UsageError
 from kprobe_exporter.model.snapshot import Snapshot, summary
-from kprobe_exporter.service.sdnotify import Systemd
+from kprobe_exporter.service.sdnotify import Systemd, passed_descriptors
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Watchdog
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
@@ -23,6 +23,11 @@ from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
 
 log = logging.getLogger(__name__)
+
+NO_SOCKETS = (
+    "--web.systemd-socket: systemd passed no socket to this process; start its socket unit, or use"
+    " --web.listen-address"
+)
 
 
 class ServeOptions(NamedTuple):
@@ -36,6 +41,8 @@ class ServeOptions(NamedTuple):
     lifecycle: bool = False
     allowed_hosts: Sequence[str] = ()
     stacks: bool = True
+    systemd_socket: bool = False
+    """Whether to serve on the sockets that systemd passed, instead of those in ``listen``."""
 
 
 @contextmanager
@@ -63,7 +70,12 @@ def serve(
     with ExitStack() as stack:
         systemd = stack.enter_context(Systemd.of(os.environ, os.getpid()))
         web_config = WebConfigReloader(options.web_config)
-        sockets = listen(options.listen)
+        addresses = options.listen
+        if options.systemd_socket:
+            addresses = [f"fd://{number}" for number in passed_descriptors(os.environ, os.getpid())]
+            if not addresses:
+                raise UsageError(NO_SOCKETS)
+        sockets = listen(addresses)
         for socket in sockets:
             stack.callback(socket.close)
         files = stack.enter_context(kernel(options.tracefs))
@@ -95,9 +107,9 @@ def serve(
             agent.require_all_up()
         for address in web.addresses:
             scheme = "https" if web_config.settings().tls else "http"
-            everywhere = ", on all addresses" if link(address) != address else ""
-            here, path = f"{scheme}://{link(address)}", options.telemetry_path
-            log.info("serving metrics at %s%s and the status page at %s/%s", here, path, here, everywhere)
+            host, remark = link(address)
+            here, path = f"{scheme}://{host}", options.telemetry_path
+            log.info("serving metrics at %s%s and the status page at %s/%s", here, path, here, remark)
         watchdog = Watchdog(systemd, agent.vitals(), lambda: _status(agent.snapshot()))
         stack.callback(watchdog.close)
         watchdog.start()

@@ -35,8 +35,15 @@ Examples:
     multiple=True,
     default=[":10435"],
     show_default=True,
-    metavar="[HOST]:PORT",
-    help="Address to serve on; may be given more than once.",
+    metavar="ADDRESS",
+    help="[HOST]:PORT to serve on, unix:/PATH of a socket, or fd://NUMBER of an inherited one; may be given"
+    " more than once.",
+)
+@click.option(
+    "--web.systemd-socket",
+    "systemd_socket",
+    is_flag=True,
+    help="Serve on the sockets of a systemd socket unit instead.",
 )
 @click.option(
     "--web.telemetry-path",
@@ -82,6 +89,7 @@ Examples:
 def run(
     paths: tuple[Path, ...],
     addresses: tuple[str, ...],
+    systemd_socket: bool,
     telemetry_path: str,
     web_config: Path | None,
     lifecycle: bool,
@@ -112,6 +120,7 @@ def run(
         lifecycle,
         allowed_hosts,
         stacks=not without_stacks,
+        systemd_socket=systemd_socket,
     )
     try:
         serve(read, options, stop)

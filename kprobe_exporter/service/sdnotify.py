@@ -1,4 +1,4 @@
-"""Messages to systemd: the agent is ready, reloads, stops, or is alive (sd_notify(3))."""
+"""Messages to systemd (sd_notify(3)), and the sockets that systemd passes (sd_listen_fds(3))."""
 
 import logging
 import socket
@@ -13,6 +13,9 @@ SEND_TIME = 2.0
 
 EXTENSION = 60.0
 """Seconds that a start or a reload may still take after its latest message, even beyond its time limit."""
+
+FIRST_DESCRIPTOR = 3
+"""Number of the first socket that systemd passes: SD_LISTEN_FDS_START."""
 
 _EXTENDED = f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}"
 
@@ -113,6 +116,17 @@ class Systemd:
             sock.sendto("\n".join(lines).encode(), self._address)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             log.debug("systemd does not listen: %s", error)
+
+
+def passed_descriptors(environment: MutableMapping[str, str], pid: int) -> range:
+    """Return the descriptors of the sockets that the manager passed to the process ``pid``.
+
+    Removes their variables from ``environment``, because they are not for children.
+    """
+    number, meant = environment.pop("LISTEN_FDS", ""), environment.pop("LISTEN_PID", "")
+    environment.pop("LISTEN_FDNAMES", None)
+    passed = int(number) if number.isascii() and number.isdecimal() and meant == str(pid) else 0
+    return range(FIRST_DESCRIPTOR, FIRST_DESCRIPTOR + passed)
 
 
 def _status(text: str) -> str:

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from kprobe_exporter.web.networks import KnownNetworks, Network, network
+from kprobe_exporter.web.networks import UNIX, KnownNetworks, Network, network
 
 # Far more than the scrapers of one agent, and far below the limit of open files of a process.
 MAX_CONNECTIONS = 128
@@ -34,7 +34,8 @@ class Client:
     ) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        host, *_ = transport.get_extra_info("peername") or ("",)
+        peer = transport.get_extra_info("peername")
+        host, *_ = (UNIX,) if isinstance(peer, str | bytes) else peer or ("",)
         self.network = network(host)
         self._answered = answered
         self.since = now

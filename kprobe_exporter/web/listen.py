@@ -1,53 +1,77 @@
 """Listening sockets, bound before anything starts so that a bad address is one clear error message."""
 
 import errno
+import os
 import re
 import socket
+import stat
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from kprobe_exporter.errors import StartError, UsageError
 
-_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^]\s]+)]|(?P<host>[^]\[:\s]*)):(?P<port>[0-9]{1,5})")
+_ADDRESS = re.compile(
+    r"(?:\[(?P<ipv6>[^]\s]+)]|(?P<host>[^]\[:\s]*)):(?P<port>[0-9]{1,5})"
+    r"|unix:/+(?P<path>[^/\0][^\0]*)|fd://(?P<descriptor>[0-9]{1,9})"
+)
 
 # The length of the kernel's queue of connections that are not accepted yet.
 BACKLOG = 256
 
 
 def listen(addresses: Iterable[str]) -> list[socket.socket]:
-    """Return a listening socket for each ``[HOST]:PORT``. Raises StartError, and then leaves none open.
+    """Return a listening socket for each address. Raises StartError, and then leaves none open.
 
-    Without a host, or with ``[::]``, a socket takes IPv4 and IPv6 alike, as in Go's exporters. The sockets
-    already listen: two sockets that are only bound can share one port without an error.
+    An address is ``[HOST]:PORT``, ``unix:/PATH``, or ``fd://NUMBER`` for a listening socket that this process
+    has inherited. A socket without a host, or with ``[::]``, takes IPv4 and IPv6 alike, as in Go's exporters.
+    The sockets already listen: two sockets that are only bound can share one port without an error.
     """
     with ExitStack() as opened:
         sockets = [opened.enter_context(_listen(address)) for address in addresses]
         for sock in sockets:
-            # Accepted sockets inherit it. Without it each piece of an answer waits for the client's delayed
-            # acknowledgement of the one before, 40 ms.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if sock.family != socket.AF_UNIX:
+                # Accepted sockets inherit it. Without it each piece of an answer waits for the client's
+                # delayed acknowledgement of the one before, 40 ms.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.pop_all()
     return sockets
 
 
 def bound_address(sock: socket.socket) -> str:
     """Return where a socket listens, in the form that listen() takes; port 0 has become a real one."""
-    host, port = sock.getsockname()[:2]
+    bound = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        # The name of an abstract socket begins with NUL, for which systemd writes @.
+        return "unix:" + (bound if isinstance(bound, str) else os.fsdecode(bound).replace("\0", "@", 1))
+    host, port = bound[:2]
     return f"[{host}]:{port}" if sock.family == socket.AF_INET6 else f"{host}:{port}"
 
 
-def link(address: str) -> str:
-    """Return an address as a browser on this machine takes it, for one that ``bound_address`` returned."""
+def link(address: str) -> tuple[str, str]:
+    """Return the host part of a URL for clients on this machine, and a remark on the address.
+
+    ``address`` is one that ``bound_address`` returned.
+    """
     host, _, port = address.rpartition(":")
-    return f"localhost:{port}" if host in ("[::]", "0.0.0.0") else address
+    if host == "unix":
+        return "localhost", f", on {address}"
+    if host in ("[::]", "0.0.0.0"):
+        return f"localhost:{port}", ", on all addresses"
+    return address, ""
 
 
 def _listen(address: str) -> socket.socket:
     match = _ADDRESS.fullmatch(address)
     if not match:
         raise UsageError(
-            f"cannot listen on {address!r}: expected HOST:PORT, [IPV6]:PORT or :PORT, such as :10435"
+            f"cannot listen on {address!r}: expected HOST:PORT, [IPV6]:PORT or :PORT, such as :10435, or"
+            " unix:/PATH or fd://NUMBER"
         )
+    if match["descriptor"]:
+        return _inherited(address, int(match["descriptor"]))
+    if match["path"]:
+        return _listen_unix(Path("/", match["path"]))
     if (port := int(match["port"])) > 65535:
         raise UsageError(f"cannot listen on {address!r}: a port is at most 65535, such as :10435")
     try:
@@ -57,7 +81,7 @@ def _listen(address: str) -> socket.socket:
             return _listen_host(match["host"], port)
         return _listen_everywhere(port)
     except (socket.gaierror, UnicodeError) as error:
-        what = "is no IPv6 address" if match["ipv6"] else "is not known as a host name"
+        what = "is not an IPv6 address" if match["ipv6"] else "is not known as a host name"
         raise StartError(f"cannot listen on {address}: {match['ipv6'] or match['host']!r} {what}") from error
     except OSError as error:
         raise StartError(f"cannot listen on {address}: {_meaning(error, port)}") from error
@@ -92,6 +116,72 @@ def _listen_host(host: str, port: int) -> socket.socket:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     return socket.create_server(address, family=family, backlog=BACKLOG)
+
+
+class _UnixSocket(socket.socket):
+    """A Unix socket whose file ends with it, unless another file has its path by then."""
+
+    file: os.stat_result | None = None
+
+    def close(self) -> None:
+        if self.file is not None:
+            path, file, self.file = Path(self.getsockname()), self.file, None
+            with suppress(OSError):
+                if os.path.samestat(path.lstat(), file):
+                    path.unlink()
+        super().close()
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """Listen on a path. Its owner and its group may connect, in place of a process that has ended."""
+    with ExitStack() as opened:
+        sock = opened.enter_context(_UnixSocket(socket.AF_UNIX))
+        try:
+            if _is_left_over(path):
+                path.unlink()
+            mask = os.umask(0o117)
+            try:
+                sock.bind(str(path))
+            finally:
+                os.umask(mask)
+            sock.file = path.lstat()
+            sock.listen(BACKLOG)
+        except OSError as error:
+            raise StartError(f"cannot listen on unix:{path}: {_unix_meaning(error, path)}") from error
+        opened.pop_all()
+    return sock
+
+
+def _is_left_over(path: Path) -> bool:
+    """Return whether a path is that of a socket on which no process listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        refused = client.connect_ex(str(path)) == errno.ECONNREFUSED
+    return refused and stat.S_ISSOCK(path.lstat().st_mode)  # other files refuse connections too
+
+
+def _unix_meaning(error: OSError, path: Path) -> str:
+    if error.errno is None:
+        return "a path has at most 107 bytes"
+    if error.errno == errno.ENOENT:
+        return f"the directory {path.parent} does not exist; make it before the start"
+    if error.errno == errno.EADDRINUSE:
+        return "a process listens there already, or the file is not a socket"
+    return error.strerror or str(error)
+
+
+def _inherited(address: str, number: int) -> socket.socket:
+    """Return a socket of its own for what an inherited descriptor listens on."""
+    with ExitStack() as opened:
+        try:
+            sock = opened.enter_context(socket.socket(fileno=os.dup(number)))
+            listens = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except OSError as error:
+            raise StartError(f"cannot listen on {address}: {error.strerror}") from error
+        families = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+        if not listens or sock.type != socket.SOCK_STREAM or sock.family not in families:
+            raise StartError(f"cannot listen on {address}: this is not a listening TCP or Unix socket")
+        opened.pop_all()
+    return sock
 
 
 def _meaning(error: OSError, port: int) -> str:

@@ -5,6 +5,7 @@ from collections import Counter
 from typing import NamedTuple
 
 LOOPBACK = "loopback"
+UNIX = "unix"  # all clients of Unix sockets
 
 # Networks for which places are kept, in all and of one wide network, and the seconds for which a network is
 # remembered: longer than scrape intervals.

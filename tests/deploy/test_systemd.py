@@ -5,6 +5,7 @@ start takes a minute. tests/faults/test_systemd.py runs it on a kernel with kpro
 """
 
 import os
+import shutil
 import signal
 import subprocess
 from functools import partial
@@ -15,10 +16,11 @@ import pytest
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
 from tests.support.kernel_ids import kernel_tid
 from tests.support.libc import own_libc
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.support.systemd import (  # noqa: F401
     START_TIME,
     UNIT,
+    UNITS,
     Systemd,
     configure,
     port,
@@ -29,6 +31,7 @@ from tests.support.systemd import (  # noqa: F401
 pytestmark = [pytest.mark.needs("uprobe_events"), pytest.mark.usefixtures("as_found")]
 
 NUMBER = 23
+SOCKET = "kprobe_exporter.socket"
 
 CONFIG = """
 probes:
@@ -118,6 +121,41 @@ def test_it_is_restarted_however_often_it_dies(systemd: Systemd, port: int, conf
         eventually(lambda number=number: systemd.shows("NRestarts") == str(number), 60)  # type: ignore[misc]
         eventually(lambda: systemd.shows("ActiveState") == "active", START_TIME)
         pid = systemd.main_pid()
+
+
+def test_sockets_of_systemd(systemd: Systemd, port: int, config: str) -> None:  # noqa: F811
+    """A client of the socket starts the agent, which needs no network of its own, and waits for it."""
+    run = Path(f"/proc/{systemd.pid}/root/run")
+    units = run / "systemd/system"
+    shutil.copy(UNITS / SOCKET, units)
+    (units / f"{SOCKET}.d").mkdir()
+    (units / f"{SOCKET}.d/here.conf").write_text(
+        f"[Unit]\nDefaultDependencies=no\n[Socket]\nListenStream=127.0.0.1:{port}\n"
+    )
+    (units / f"{UNIT}.d/sockets.conf").write_text(
+        "[Service]\nPrivateNetwork=yes\n"
+        "Environment='OPTIONS=--config /run/configuration.yaml --web.systemd-socket'\n"
+    )
+    systemd.ctl("daemon-reload")
+    configure(systemd, config)
+    systemd.ctl("start", SOCKET)
+    path = run / "kprobe_exporter.sock"
+    assert path.lstat().st_mode & 0o777 == 0o660
+    curl = ["curl", "--silent", "--fail", "--unix-socket", str(path), "http://localhost/metrics"]
+    for _ in range(2):
+        assert systemd.shows("ActiveState") == "inactive"
+        answer = subprocess.run(
+            curl, capture_output=True, text=True, check=True, timeout=patience(START_TIME)
+        )
+        assert "kprobe_exporter_build_info{" in answer.stdout
+        eventually(lambda: scrape(port).value("kprobe_up", probe="hits") == 1, START_TIME)
+        assert (
+            len(Path(f"/proc/{systemd.main_pid()}/net/dev").read_text().splitlines()) == 3
+        )  # loopback alone
+        systemd.ctl("stop", UNIT)
+    assert path.is_socket()
+    systemd.ctl("stop", SOCKET)
+    assert not path.exists()
 
 
 def test_the_watchdog(systemd: Systemd, port: int, config: str) -> None:  # noqa: F811

@@ -16,6 +16,7 @@ from kprobe_exporter.cli.run import run
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "deploy/systemd"
 UNIT = "kprobe_exporter.service"
+SOCKET = "kprobe_exporter.socket"
 PROGRAM = "/opt/kprobe_exporter/bin/kprobe-exporter"
 README = (HERE / "README.md").read_text()
 RESTART = (HERE / "drop-ins/restart.conf").read_text()
@@ -54,6 +55,13 @@ def test_verify(unit: Path) -> None:
         line for line in (done.stdout + done.stderr).splitlines() if not warned or "Unknown key" not in line
     ]
     assert (done.returncode, others) == (0, [])
+
+
+def test_socket_unit(tmp_path: Path) -> None:
+    (tmp_path / UNIT).write_text((HERE / UNIT).read_text().replace(PROGRAM, sys.executable))
+    shutil.copy(HERE / SOCKET, tmp_path)
+    done = analyze("verify", "--man=no", str(tmp_path / SOCKET))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def systemd_version() -> int:
@@ -102,7 +110,7 @@ def test_the_command_line_is_one(given: str) -> None:
 
 
 def test_there_are_options() -> None:
-    assert len(options()) == 4
+    assert len(options()) == 5
 
 
 def test_what_is_bound_is_what_is_named() -> None:
@@ -114,7 +122,7 @@ def test_what_is_bound_is_what_is_named() -> None:
 def test_the_files_that_the_readme_installs(tmp_path: Path) -> None:
     """Each of its commands that installs a file is run with another root."""
     commands = re.findall(r"^install (.*) (\S+) (/\S+)$", README, re.MULTILINE)
-    assert len(commands) == 3
+    assert len(commands) == 4
     for how, source, target in commands:
         subprocess.run(["install", *how.split(), source, f"{tmp_path}{target}"], check=True, cwd=ROOT)
         assert Path(f"{tmp_path}{target}").read_bytes() == (ROOT / source).read_bytes()

@@ -65,7 +65,7 @@ def play_back(tmp_path: Path) -> Iterator[PlayBack]:
     """Yield a function that starts an agent on captured streams: ``play_back(config, {event: file, …})``."""
     with ExitStack() as stack:
 
-        def start(config: str, streams: dict[str, Path]) -> AgentProcess:
+        def start(config: str, streams: dict[str, Path], listen: str = "127.0.0.1:0") -> AgentProcess:
             path = tmp_path / "config.yaml"
             path.write_text(config)
             path.chmod(0o600)
@@ -73,7 +73,7 @@ def play_back(tmp_path: Path) -> Iterator[PlayBack]:
             def texts() -> dict[str, bytes]:
                 return {event: file.read_bytes() for event, file in streams.items()}
 
-            agent = agent_on(tmp_path, path, texts, ServeOptions(listen=["127.0.0.1:0"]))
+            agent = agent_on(tmp_path, path, texts, ServeOptions(listen=[listen]))
             stack.enter_context(running(agent))
             agent.wait_until_serving()
             return agent

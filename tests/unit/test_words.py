@@ -124,6 +124,7 @@ kprobe_exporter/web/config/reloader.py
 kprobe_exporter/web/config/sections.py
 kprobe_exporter/web/handshake.py
 kprobe_exporter/web/heat_map.py
+kprobe_exporter/web/listen.py
 kprobe_exporter/web/passwords.py
 kprobe_exporter/web/probe_page.py
 kprobe_exporter/web/routes.py

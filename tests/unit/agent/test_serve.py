@@ -15,6 +15,7 @@ from kprobe_exporter.agent.agent import STARTING
 from kprobe_exporter.agent.installer import Installer
 from kprobe_exporter.agent.serve import ServeOptions, serve
 from kprobe_exporter.config.load import load
+from kprobe_exporter.errors import UsageError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import Tracefs
@@ -89,3 +90,10 @@ def test_answers_before_planning(get: Get, planning: threading.Event) -> None:
     eventually(lambda: get("/-/ready")[0] == 200)
     assert 'kprobe_up{probe="open"} 1.0' in get("/metrics")[1]
     assert STARTING not in get("/")[1]
+
+
+def test_no_socket_from_systemd(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"probes: [{OPEN}]\n")
+    with pytest.raises(UsageError, match=r"^--web\.systemd-socket: systemd passed no socket to this process"):
+        serve(lambda: load([config], DECODERS), ServeOptions(systemd_socket=True), Shutdown())

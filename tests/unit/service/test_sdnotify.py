@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.service.sdnotify import MAX_STATUS, SEND_TIME, Systemd
+from kprobe_exporter.service.sdnotify import MAX_STATUS, SEND_TIME, Systemd, passed_descriptors
 from tests.support.notify_socket import EXTENDED, Manager
 
 
@@ -149,3 +149,22 @@ def test_many_threads_at_once(address: str, manager: Manager) -> None:
             for n in range(5):
                 pool.submit(systemd.status, f"{n}")
         assert sorted(manager.heard()[0] for _ in range(5)) == [f"STATUS={n}" for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("environment", "descriptors"),
+    [
+        ({}, []),
+        ({"LISTEN_FDS": "2", "LISTEN_PID": "42"}, [3, 4]),
+        ({"LISTEN_FDS": "1", "LISTEN_PID": "42", "LISTEN_FDNAMES": "a.socket"}, [3]),
+        ({"LISTEN_FDS": "2", "LISTEN_PID": "43"}, []),
+        ({"LISTEN_FDS": "2"}, []),
+        ({"LISTEN_PID": "42"}, []),
+        ({"LISTEN_FDS": "-1", "LISTEN_PID": "42"}, []),
+        ({"LISTEN_FDS": "²", "LISTEN_PID": "42"}, []),
+    ],
+)
+def test_descriptors_of_an_environment(environment: dict[str, str], descriptors: list[int]) -> None:
+    everything = {"HOME": "/", **environment}
+    assert list(passed_descriptors(everything, 42)) == descriptors
+    assert everything == {"HOME": "/"}

@@ -163,8 +163,8 @@ def test_clients_that_pipeline_do_not_block_others(served: Served, monkeypatch: 
 class FakeTransport(asyncio.Transport):
     """A transport that only knows its peer."""
 
-    def __init__(self, host: str) -> None:
-        super().__init__({"peername": (host, 1)})
+    def __init__(self, host: str | None, peer: str | bytes | None = None) -> None:
+        super().__init__({"peername": (host, 1) if host else peer})
         self.aborted = False
 
     def abort(self) -> None:
@@ -266,6 +266,11 @@ def test_scrapes_beside_clients_that_connect_again(served: Served, address: str)
 )
 def test_a_clients_network(host: str, wide: str, narrow: str) -> None:
     assert network(host) == (wide, narrow)
+
+
+@pytest.mark.parametrize("peer", ["", "/tmp/client.sock", b"\0client"])
+def test_clients_of_unix_sockets_are_one_network(peer: str | bytes) -> None:
+    assert Client(FakeTransport(None, peer), 0).network == ("unix", "unix")
 
 
 @pytest.mark.parametrize(
