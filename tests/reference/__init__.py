@@ -1,4 +1,5 @@
-"""The reference documents, the manual page and the shells' completion, made from the code that they describe.
+"""The reference documents, the manual page and the shells' completion, made from the code that they describe;
+and the numbers of system calls, made from headers.
 
 ``python -m tests.reference`` writes them. A unit test makes them again and compares. What the code cannot
 tell is written here, as Markdown.
@@ -7,7 +8,7 @@ tell is written here, as Markdown.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference import command_line, configuration, ebpf_exporter, kernels, metrics, tools
+from tests.reference import command_line, configuration, ebpf_exporter, kernels, metrics, system_calls, tools
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -24,5 +25,6 @@ DOCUMENTS: Mapping[str, Callable[[], str]] = {
 FILES: Mapping[str, Callable[[], str]] = {
     **{f"docs/{name}": document for name, document in DOCUMENTS.items()},
     **{f"deploy/package/{name}": document for name, document in command_line.DOCUMENTS.items()},
+    "kprobe_exporter/labels/syscall_numbers.py": system_calls.module,
 }
 """All that is written, each below ``ROOT``, and what makes it."""

@@ -1,16 +1,19 @@
-"""System calls by name; the kernel's header is the oracle where it is installed."""
+"""System calls by name; this machine's header and the tracepoints of saved kernels are the oracles."""
 
 import platform
 import re
+import tarfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.labels.syscall import TABLES, decoder
+from kprobe_exporter.labels.syscall import decoder
+from kprobe_exporter.labels.syscall_numbers import TABLES
 from kprobe_exporter.model.values import Value
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 HEADERS = {
     "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
     "aarch64": ("/usr/include/asm-generic/unistd.h",),
@@ -45,6 +48,31 @@ def test_the_header_has_the_same_names(architecture: str) -> None:
     assert {number: name for number, name in theirs.items() if number <= max(names)} == ours
 
 
+TRACEPOINT = re.compile(r"/sys_enter_(\w+)/format$")
+TRACED_AS = {
+    "arm64_personality": "personality",
+    "fadvise64_64": "fadvise64",
+    "newfstat": "fstat",
+    "newlstat": "lstat",
+    "newstat": "stat",
+    "newuname": "uname",
+    "sendfile64": "sendfile",
+    "umount": "umount2",
+}
+"""Functions of the kernel whose system call has another name."""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "architecture"),
+    [("7.2", "x86_64"), ("6.12", "x86_64"), ("5.10", "x86_64"), ("6.12-arm64-16k", "aarch64")],
+)
+def test_saved_kernel_traces_no_other_calls(kernel: str, architecture: str) -> None:
+    with tarfile.open(FIXTURES / f"kernels/{kernel}.tar.xz") as archive:
+        traced = {found[1] for name in archive.getnames() if (found := TRACEPOINT.search(name))}
+    assert len(traced) > 300
+    assert {TRACED_AS.get(name, name) for name in traced} - set(TABLES[architecture].values()) == set()
+
+
 @pytest.mark.parametrize(
     ("architecture", "value", "name"),
     [
@@ -70,6 +98,7 @@ def test_the_header_has_the_same_names(architecture: str) -> None:
         ("aarch64", 462, "mseal"),
         *(("aarch64", number, None) for number in (244, 258, 295)),
         ("riscv64", 63, "read"),
+        ("riscv64", 38, None),  # renameat, which renameat2 replaces there
         ("riscv64", 258, "riscv_hwprobe"),
         ("riscv64", 259, "riscv_flush_icache"),
     ],
