@@ -14,6 +14,7 @@ _IMAGE = r"(?:/kprobe-exporter:|newTag: )([0-9][^ \n]*)"
 PLACES = {
     "Dockerfile": r"^ARG VERSION=(.+)$",
     "deploy/docker-compose.yml": r"^ +image: kprobe-exporter:(.+)$",
+    "deploy/helm/kprobe-exporter/Chart.yaml": r"^(?:appVersion|version): (.+)$",
     "deploy/kubernetes/README.md": _IMAGE,
     "deploy/kubernetes/base/kustomization.yaml": r"^ +newTag: (.+)$",
     "deploy/kubernetes/overlays/production/kustomization.yaml": _IMAGE,
