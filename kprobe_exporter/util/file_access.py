@@ -128,7 +128,7 @@ def replaced_whole(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
                 os.fchmod(file.fileno(), 0o600)
             yield file
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise

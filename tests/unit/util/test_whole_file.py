@@ -1,11 +1,12 @@
 """util.whole_file: a file is replaced, never opened; a failure leaves what was there, and nothing else."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.util.file_access import write_whole
+from kprobe_exporter.util.file_access import replaced_whole, write_whole
 
 
 def test_a_file_is_replaced(tmp_path: Path) -> None:
@@ -46,3 +47,12 @@ def test_the_temporary_name_cannot_be_predicted(tmp_path: Path) -> None:
     assert not victim.exists()
     write_whole(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
+
+
+def test_any_error_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with suppress(RuntimeError), replaced_whole(tmp_path / "a") as file:
+        file.write(b"half of it")
+        raise RuntimeError
+    assert os.listdir(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_text() == "old"
