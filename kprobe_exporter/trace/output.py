@@ -9,6 +9,7 @@ import signal
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 from kprobe_exporter.errors import StartError, one_line
@@ -23,6 +24,15 @@ PATIENCE = 2.0
 """Seconds that a write waits for the reader after a request to stop, before the rest is dropped."""
 
 ALWAYS = 3600.0
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError into a StartError that names a file: use it only around what writes that file."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(f"{one_line(str(path))} cannot be written: {error.strerror}.") from None
 
 
 class Interrupt(Shutdown):

@@ -3,18 +3,19 @@
 import errno
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
-from kprobe_exporter.errors import GrammarError, StartError, TracefsError, one_line, sentence
+from kprobe_exporter.errors import GrammarError, TracefsError, sentence
 from kprobe_exporter.export.trace_dat import CPU_STATISTICS, SYSTEM_NAME, TRACE_CLOCK, Recording, write
 from kprobe_exporter.identity.threads import living
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan.shape import geometry
 from kprobe_exporter.symbols.lists import SYMBOLS
+from kprobe_exporter.trace.output import writing
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.text import installed
 from kprobe_exporter.tracefs.files import Tracefs
@@ -34,40 +35,41 @@ def save_pages(
     """Record until the session ends, write the file, and return the number of lost events.
 
     A file that is there is replaced once the new one is complete; only the owner may read it, because it
-    holds addresses of the kernel. Raises TracefsError, and StartError if the file cannot be written.
+    holds addresses of the kernel. Raises TracefsError, OSError for other files of the kernel, and StartError
+    if the file cannot be written.
     """
     instance, out = session.instance, session.out
     page_bytes = _page_bytes(instance.files)
-    try:
-        with ExitStack() as stack:
-            probes = stack.enter_context(installed(instance, specs))
-            if stacks:
-                instance.write("options/stacktrace", "1")
-            pipes = instance.open_raw()
-            for pipe in pipes.values():
-                stack.callback(os.close, pipe)
+    with ExitStack() as stack:
+        probes = stack.enter_context(installed(instance, specs))
+        if stacks:
+            instance.write("options/stacktrace", "1")
+        pipes = instance.open_raw()
+        for pipe in pipes.values():
+            stack.callback(os.close, pipe)
+        with writing(path):
             pages: dict[int, BinaryIO] = {
                 cpu: stack.enter_context(TemporaryFile(dir=path.parent)) for cpu in pipes
             }
-            for probe in reversed(probes):
-                probe.enable()
-            out.say(f"Recording {title}. Ctrl-C to end.")
-            session.begin()
-            started = time.monotonic()
-            while not out.stop.is_set() and (left := _left(session, started)) > 0:
-                out.stop.wait_for(pipes.values(), min(TURN, left), out.watched)
-                _copy(instance, pipes, pages, page_bytes)
-                session.look()
-            for probe in probes:
-                probe.disable()
-            _copy(instance, pipes, pages, page_bytes)
-            recording = _recording(instance, probes, page_bytes, [*pages])
+        for probe in reversed(probes):
+            probe.enable()
+        out.say(f"Recording {title}. Ctrl-C to end.")
+        session.begin()
+        started = time.monotonic()
+        writes = {cpu: writing(path)(file.write) for cpu, file in pages.items()}
+        while not out.stop.is_set() and (left := _left(session, started)) > 0:
+            out.stop.wait_for(pipes.values(), min(TURN, left), out.watched)
+            _copy(instance, pipes, writes, page_bytes)
+            session.look()
+        for probe in probes:
+            probe.disable()
+        _copy(instance, pipes, writes, page_bytes)
+        recording = _recording(instance, probes, page_bytes, [*pages])
+        with writing(path):
             # A CPU without a number between others would shift all that follow.
             empty = stack.enter_context(TemporaryFile(dir=path.parent))
             with replaced_whole(path, private=True) as file:
                 write(file, recording, [pages.get(cpu, empty) for cpu in range(max(pages) + 1)])
-    except OSError as error:
-        raise StartError(f"{one_line(str(path))} cannot be written: {error.strerror}.") from None
     stats = buffer_stats(instance.files, instance.path)
     return stats.overrun + stats.dropped
 
@@ -86,12 +88,15 @@ def _page_bytes(files: Tracefs) -> int:
 
 
 def _copy(
-    instance: Instance, pipes: Mapping[int, int], pages: Mapping[int, BinaryIO], page_bytes: int
+    instance: Instance,
+    pipes: Mapping[int, int],
+    writes: Mapping[int, Callable[[bytes], object]],
+    page_bytes: int,
 ) -> None:
     """Append the pages that each CPU has now."""
     for cpu, pipe in pipes.items():
         while page := _read_page(instance, pipe, page_bytes):
-            pages[cpu].write(page.ljust(page_bytes, b"\0"))
+            writes[cpu](page.ljust(page_bytes, b"\0"))
 
 
 def _read_page(instance: Instance, pipe: int, page_bytes: int) -> bytes:

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kprobe_exporter.aggregate.recipes import passes
 from kprobe_exporter.config.model import Probe
-from kprobe_exporter.errors import StartError, one_line
 from kprobe_exporter.export.perfetto import Clocks, Thread, Timeline
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import LAYOUT_ID, Batch, Record
@@ -16,7 +15,7 @@ from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.trace.capture import collected, export_condition
 from kprobe_exporter.trace.loops import run_until_end
 from kprobe_exporter.trace.objects import describer
-from kprobe_exporter.trace.output import Gone
+from kprobe_exporter.trace.output import Gone, writing
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.profile import buffer_stats
 from kprobe_exporter.util.file_access import replaced_whole
@@ -79,19 +78,20 @@ def write_timeline(
 
     ``all_fields``: a tracepoint without fetch arguments has all its readable fields. The condition of an
     export holds here, too. A file that is there is replaced once the new one is complete. Raises
-    TracefsError, and StartError if the file cannot be written.
+    TracefsError, OSError for other files of the kernel, and StartError if the file cannot be written.
     """
-    try:
-        with replaced_whole(path, private=True) as file:
-            events = TimelineEvents(Timeline(file.write, _clocks()))
-            with collected(session, probes, events.consume, single=True, all_fields=all_fields) as capture:
-                for plan, attached in zip(capture.plans, capture.attached, strict=True):
-                    events.add(plan.probe.name, attached, export_condition(plan.probe))
-                with suppress(Gone):
-                    run_until_end(session, capture, lambda passed: None)
-                stats = buffer_stats(session.instance.files, session.instance.path)
-    except OSError as error:
-        raise StartError(f"{one_line(str(path))} cannot be written: {error.strerror}.") from None
+    with ExitStack() as stack:
+        with writing(path):
+            file = stack.enter_context(replaced_whole(path, private=True))
+        events = TimelineEvents(Timeline(writing(path)(file.write), _clocks()))
+        with collected(session, probes, events.consume, single=True, all_fields=all_fields) as capture:
+            for plan, attached in zip(capture.plans, capture.attached, strict=True):
+                events.add(plan.probe.name, attached, export_condition(plan.probe))
+            with suppress(Gone):
+                run_until_end(session, capture, lambda passed: None)
+            stats = buffer_stats(session.instance.files, session.instance.path)
+        with writing(path):
+            stack.pop_all().close()
     return stats.overrun + stats.dropped
 
 
