@@ -24,14 +24,13 @@ from kprobe_exporter.export.otlp.select import Identity, Selector
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.grammar.formula import DURATION
-from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import RecordChoice, Where
 from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Emission, Record
 from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot
 from kprobe_exporter.model.specs import LabelSpec
-from kprobe_exporter.plan.metric import where
+from kprobe_exporter.plan.metric import export_condition
 from kprobe_exporter.probing.attach import Attached
 
 log = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ class OtlpExport:
 
     def choice(self, attached: Attached, export: Export) -> RecordChoice | None:
         """Return how the source can choose what is exported; None if its condition needs each record."""
-        only = None if export.where is None else _where(attached, export.where)
+        only = _where(attached, export)
         if only is not None and not is_writable(only, attached.layout):
             return None
         join = attached.joined
@@ -273,16 +272,14 @@ def memory(emission: Emission) -> int:
     return size if emission.attributes is None else size + ATTRIBUTES_BYTES
 
 
-def _where(attached: Attached, text: str) -> Where:
-    return where(parse_formula(text), (DURATION, *attached.layout.steps))
+def _where(attached: Attached, export: Export) -> Where | None:
+    return export_condition(export, (DURATION, *attached.layout.steps))
 
 
 def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | None:
     """Return the test of the filters that the agent evaluates, the probe's and the export's; None if none."""
-    conditions = [] if attached.residual_filter is None else [attached.residual_filter]
-    if export.where is not None:
-        conditions.append(_where(attached, export.where))
-    tests = [passes(attached.layout, condition) for condition in conditions]
+    conditions = (attached.residual_filter, _where(attached, export))
+    tests = [passes(attached.layout, condition) for condition in conditions if condition is not None]
     return (lambda record: all(test(record) for test in tests)) if tests else None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from kprobe_exporter.config.model import NAMED, Attach, Decode, Label, Metric, Probe
+from kprobe_exporter.config.model import NAMED, Attach, Decode, Export, Label, Metric, Probe
 from kprobe_exporter.grammar.evaluate import as_condition, as_number, in_nanoseconds
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import DURATION, Node, insert
@@ -82,6 +82,13 @@ def computed(probe: Probe) -> tuple[Computed, ...]:
 def where(tree: Node, times: Collection[str] = OF_TIME) -> Where:
     """Return an expression, which compares ``times`` with seconds, in the form that the agent evaluates."""
     return residual(_in_records(tree, times))
+
+
+def export_condition(export: Export | None, times: Collection[str]) -> Where | None:
+    """Return the condition of an export in the form that the agent evaluates; None without one."""
+    if export is None or export.where is None:
+        return None
+    return where(parse_formula(export.where), times)
 
 
 def _in_records(tree: Node, times: Collection[str]) -> Node:

@@ -17,11 +17,10 @@ from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, recor
 from kprobe_exporter.config.model import Attach, Label, Metric, Probe, Settings
 from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
-from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.labels import decoders
-from kprobe_exporter.model.aggregation import Recipe, Where
+from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.records import COMMON_COMM, Batch, Join, Layout
 from kprobe_exporter.model.stacks import StackTally
@@ -33,7 +32,6 @@ from kprobe_exporter.plan import (
     wants_symbols,
     wants_tgid,
 )
-from kprobe_exporter.plan.metric import where
 from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.probing.event_source import BufferReader, EventSource, choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
@@ -281,13 +279,6 @@ def _begun_by(names: str, probe: Probe) -> Probe:
 
 def _plain(target: Target, error: ProbeRefused) -> str:
     return str(error)
-
-
-def export_condition(probe: Probe) -> Where | None:
-    """Return the condition of a probe's export, which the trace evaluates; None without one."""
-    if probe.export is None or probe.export.where is None:
-        return None
-    return where(parse_formula(probe.export.where), probe.times)
 
 
 def each_event(probe: Probe, *, stacks: bool, user_stacks: bool = False) -> Probe:

@@ -20,8 +20,9 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.records import TIME, Layout, Record
 from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, Decoder, LabelSpec
 from kprobe_exporter.model.values import Value
+from kprobe_exporter.plan.metric import export_condition
 from kprobe_exporter.tools.columns import Cell, Column, header, line
-from kprobe_exporter.trace.capture import collected, export_condition
+from kprobe_exporter.trace.capture import collected
 from kprobe_exporter.trace.facts import ProcessFacts
 from kprobe_exporter.trace.loops import run_until_end, wants_color
 from kprobe_exporter.trace.output import Gone
@@ -195,7 +196,8 @@ def show_rows(
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
             labels, fact = plan.metrics.attributes, capture.facts.of
             show = row_lines(attached.layout, labels, columns, shown, clock, fact)
-            lines.add(attached.layout, show, attached.residual_filter, export_condition(plan.probe))
+            only = export_condition(plan.probe.export, plan.probe.times)
+            lines.add(attached.layout, show, attached.residual_filter, only)
             if shown.stacks and attached.joined is not None:
                 capture.pairing.tell(attached.joined, lines.joined)
         with suppress(Gone):

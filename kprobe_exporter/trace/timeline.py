@@ -11,8 +11,9 @@ from kprobe_exporter.config.model import Probe
 from kprobe_exporter.export.perfetto import Clocks, Thread, Timeline
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import LAYOUT_ID, Batch, Record
+from kprobe_exporter.plan.metric import export_condition
 from kprobe_exporter.probing.attach import Attached
-from kprobe_exporter.trace.capture import collected, export_condition
+from kprobe_exporter.trace.capture import collected
 from kprobe_exporter.trace.loops import run_until_end
 from kprobe_exporter.trace.objects import describer
 from kprobe_exporter.trace.output import Gone, writing
@@ -86,7 +87,8 @@ def write_timeline(
         events = TimelineEvents(Timeline(writing(path)(file.write), _clocks()))
         with collected(session, probes, events.consume, single=True, all_fields=all_fields) as capture:
             for plan, attached in zip(capture.plans, capture.attached, strict=True):
-                events.add(plan.probe.name, attached, export_condition(plan.probe))
+                only = export_condition(plan.probe.export, plan.probe.times)
+                events.add(plan.probe.name, attached, only)
             with suppress(Gone):
                 run_until_end(session, capture, lambda passed: None)
             stats = buffer_stats(session.instance.files, session.instance.path)
