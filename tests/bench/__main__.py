@@ -20,6 +20,7 @@ from tests.bench import (
     stacks,
     start,
     throughput,
+    tools,
     usdt,
     work,
 )
@@ -43,6 +44,7 @@ BENCHMARKS: Mapping[str, ModuleType] = {
     "usdt": usdt,
     "stacks": stacks,
     "cpus": cpus,
+    "tools": tools,
 }
 
 
