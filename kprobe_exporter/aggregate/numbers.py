@@ -20,7 +20,7 @@ Take = Callable[[Tally], None]
 HELP = {
     "hits_total": "Firings of the probe, before its filter.",
     "misses_total": "Firings that the kernel missed.",
-    "return_value": "Return values of the probed function that are no errors.",
+    "return_value": "Return values of the probed function that are not errors.",
     "return_errors_total": "Error returns of the probed function, by errno.",
     "duration_seconds": "Seconds from a call's entry to its return, or between the events of a pair.",
     "outstanding": "Calls or pairs that have begun and not ended, and are as old as configured.",

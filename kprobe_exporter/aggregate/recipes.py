@@ -133,7 +133,7 @@ def needs_records(layout: Layout, made: Recipe) -> str | None:
     if any(arg.name in keys for arg in layout.args if arg.kind in ("texts", "vector")):
         return "an array of strings is a label"
     if numbers & {"char", "symbol", "comm", "program"}:
-        return "a value is no plain number"
+        return "a value is not a plain number"
     return None
 
 

@@ -250,7 +250,7 @@ class _Reading:
             return self._text_as("string")
         fetch = self._of.number(self._spot.type)
         if fetch is None:
-            more = ": name one of its members" if self._kind in STRUCTURES else ", which is no number"
+            more = ": name one of its members" if self._kind in STRUCTURES else ", which is not a number"
             fail(f"{self._is_what}{more}", self._text)
         return self._found(fetch, network=self._of.network_bytes(self._spot.type))
 
@@ -288,7 +288,7 @@ class _Reading:
         size = next((bits for bits in _BITS if bit + width <= bits), None)
         signed = self._of.signed(self._spot.type)
         if signed is None:
-            fail(f"{what} of {self._type}, which is no number", self._text)
+            fail(f"{what} of {self._type}, which is not a number", self._text)
         if size is None or sys.byteorder != "little":
             fail(f"{what} that the kernel cannot read", self._text)
         found = f"b{width}@{bit}/{size}"

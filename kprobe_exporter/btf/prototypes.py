@@ -107,7 +107,9 @@ class _Reader:
     def prototype(self, name: str, number: int) -> Prototype:
         record = self._record(number)
         if record.kind != btf.FUNC_PROTO:
-            raise damaged(f"the function {name} leads to a type of kind {record.kind}, which is no prototype")
+            raise damaged(
+                f"the function {name} leads to a type of kind {record.kind}, which is not a prototype"
+            )
         params: list[Param] = []
         in_registers = True
         for count, (param, of) in enumerate(self._params(record), 1):

@@ -181,7 +181,7 @@ class _Pair:
         listed = {name: (*path, index) for index, name in enumerate(key)}
         for name, place in ({key: path} if isinstance(key, str) else listed).items():
             if name == STACK_POINTER or name in BUILT_IN - THREAD_KEYS:
-                self.report(place, f"{quote(name)} is no key: take a field that both events have, or tid")
+                self.report(place, f"{quote(name)} is not a key: take a field that both events have, or tid")
                 continue
             try:
                 check_name(name)

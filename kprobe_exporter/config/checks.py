@@ -193,7 +193,7 @@ def _no_weight(name: str, alternatives: Alternatives) -> str | None:
     if name != DURATION and any(found is FLOAT for found in types):
         return f"{quote(name)} is a part of the duration: weigh by duration"
     if any(found is not None and found.kind not in ("int", "float") for found in types):
-        return f"{quote(name)} is no number to add up"
+        return f"{quote(name)} is not a number to add up"
     return None
 
 
@@ -213,5 +213,5 @@ def outstanding_of(probe: ProbeModel, alternatives: Alternatives, report: Report
             why = f"{quote(missing[0])} is not fetched where {target} begins{closest(missing[0], known)}"
             report(("outstanding", "weigh"), why)
         elif weigh is not None and (type_ := one.fields[weigh]) and type_.kind not in ("int", COMPUTED.kind):
-            report(("outstanding", "weigh"), f"{quote(weigh)} is no number to add up")
+            report(("outstanding", "weigh"), f"{quote(weigh)} is not a number to add up")
     return Outstanding(round(probe.outstanding.older_than * 1e9), probe.outstanding.weigh)

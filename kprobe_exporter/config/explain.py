@@ -73,7 +73,7 @@ def _sentence(found: ErrorDetails, path: Path) -> str:
         secret = (str, int, float)
     if kind == "string_pattern_mismatch":
         what = "this" if secret else quote(value)
-        return f"{what} is no name to use here: {PATTERNS[details['pattern']]}"
+        return f"{what} is not a name to use here: {PATTERNS[details['pattern']]}"
     if must_be := _MUST_BE.get(kind):
         what = "text" if isinstance(value, str) else "a number"
         if type(value) not in secret:

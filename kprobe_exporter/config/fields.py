@@ -92,7 +92,7 @@ def size(value: object) -> object:
     if not isinstance(value, str):
         return value
     if not (found := re.fullmatch(_SIZE, value)):
-        raise ValueError(f"{quote(value)} is no size: write it as 512KiB, 1MiB or 2GiB")
+        raise ValueError(f"{quote(value)} is not a size: write it as 512KiB, 1MiB or 2GiB")
     unit = found[1] or ""
     return int(value.removesuffix(unit)) * _BYTES[unit or "B"]
 
@@ -102,7 +102,7 @@ def duration(value: object) -> object:
     if not isinstance(value, str):
         return value
     if not (found := re.fullmatch(DURATION, value)):
-        raise ValueError(f"{quote(value)} is no duration: write it as 500ms, 90s, 15m or 1h")
+        raise ValueError(f"{quote(value)} is not a duration: write it as 500ms, 90s, 15m or 1h")
     unit = found[1] or ""
     return float(int(value.removesuffix(unit)) * SECONDS[unit or "s"])
 
@@ -111,7 +111,7 @@ def _cpu_share(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"a share of the CPUs is written with %, as 5%, and not {quote(value)}")
     if not (re.fullmatch(CPU_SHARE, value) and 0 < _fraction(value) <= 1):
-        raise ValueError(f"{quote(value)} is no share above 0% up to 100%: write it as 1% or 0.5%")
+        raise ValueError(f"{quote(value)} is not a share above 0% up to 100%: write it as 1% or 0.5%")
     return value
 
 

@@ -129,7 +129,7 @@ def _refuse_buckets(bounds: tuple[float, ...], scale: float, key: str, report: R
     raw = {bound: unscaled(bound, scale) for bound in bounds if bound > 0}
     wrong = [f"{bound:g}" for bound, value in raw.items() if not _is_power_of_2(value)]
     if wrong:
-        several = "are no powers" if len(wrong) > 1 else "is no power"
+        several = "are not powers" if len(wrong) > 1 else "is not a power"
         shown = listed(wrong[:3]).replace(" or ", " and ") + (" and others" if len(wrong) > 3 else "")
         report((key,), f"the kernel's buckets are powers of 2 of the value: {shown} {several} of 2")
 

@@ -36,7 +36,7 @@ def _seconds(value: object) -> object:
     try:
         return duration(value)
     except ValueError:
-        raise ValueError("this is no duration: write it as 500ms, 10s or 1m") from None
+        raise ValueError("this is not a duration: write it as 500ms, 10s or 1m") from None
 
 
 def _endpoint(text: str) -> str:
@@ -45,7 +45,7 @@ def _endpoint(text: str) -> str:
     found = _ENDPOINT.fullmatch(text)
     port = found and found["port"]
     if not found or (not found["scheme"] and (port is None or found["path"])):
-        raise ValueError("this is no endpoint: write it as http://HOST:4318, or for gRPC as HOST:4317")
+        raise ValueError("this is not an endpoint: write it as http://HOST:4318, or for gRPC as HOST:4317")
     if port is not None and not 0 < int(port) < 1 << 16:
         raise ValueError("a port is a number from 1 to 65535")
     return text

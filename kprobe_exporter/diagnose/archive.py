@@ -68,7 +68,7 @@ def _decompressed(data: bytes) -> bytes:
     try:
         tar = decompressor.decompress(data, max_length=LARGEST_UNPACKED + 1)
     except lzma.LZMAError as error:
-        raise GrammarError(f"cannot be unpacked, as it is no whole xz file: {error}") from None
+        raise GrammarError(f"cannot be unpacked, as it is not a whole xz file: {error}") from None
     if len(tar) > LARGEST_UNPACKED:
         raise GrammarError(f"has more than {LARGEST_UNPACKED >> 20} MiB when it is unpacked")
     if not decompressor.eof or decompressor.unused_data:
@@ -88,7 +88,7 @@ def _entry(header: bytes) -> tuple[str, int]:
         raise GrammarError("has a damaged tar header")
     name = "/".join(filter(None, parts))
     if header[257:262] != b"ustar" or header[156:157] not in REGULAR:
-        raise GrammarError(f"holds {name!r}, which is no plain file: it was not made by 'doctor --save'")
+        raise GrammarError(f"holds {name!r}, which is not a plain file: it was not made by 'doctor --save'")
     if size < 0:
         raise GrammarError("has a damaged tar header")
     return name, size

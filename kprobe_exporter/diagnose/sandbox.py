@@ -168,7 +168,7 @@ def _selinux(root: Path) -> Check:
     if _text(root / "sys/fs/selinux/enforce") == "0":
         return Check("selinux", "ok", f"SELinux is permissive, this process is '{context}'")
     if not CONTAINERS_TYPE.fullmatch(parts[2]):
-        return Check("selinux", "ok", f"this process is '{context}', which is no confined container")
+        return Check("selinux", "ok", f"this process is '{context}', which is not a confined container")
     return Check(
         "selinux",
         "warn",

@@ -190,7 +190,7 @@ def _about(text: bytes) -> tuple[str, str]:
         about = json.loads(text if len(text) <= LARGEST_ABOUT else b"")
         form, release, machine = about["format"], about["release"], about["machine"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise GrammarError("is no kernel that 'doctor --save' saved") from None
+        raise GrammarError("is not a kernel that 'doctor --save' saved") from None
     if form != FORMAT or not isinstance(release, str) or not isinstance(machine, str):
         raise GrammarError(f"has the form {one_line(str(form))[:20]}, and this version knows {FORMAT}")
     return release, machine

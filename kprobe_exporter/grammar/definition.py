@@ -209,7 +209,7 @@ def _parse_place(kind: ProbeKind, text: str) -> tuple[Place, bool]:
             return parse_plain_symbol(name), returns
         case ProbeKind.TPROBE:
             if not re.fullmatch(r"[A-Za-z0-9_]+", text):
-                fail(f"{text!r} is no tracepoint, write its name without the system", text)
+                fail(f"{text!r} is not a tracepoint, write its name without the system", text)
             return Symbol(text), False
         case ProbeKind.EPROBE:
             event = parse_event(text)

@@ -69,7 +69,7 @@ def wrong_time(part: Comparison, known: FieldType | None) -> str:
     """Return why a field cannot be compared with a time such as ``10ms``, "" if it can, or is not."""
     if not part.time or part.name == DURATION or known in (FLOAT, COMPUTED):
         return ""
-    return f"{part.name!r} is no time, only {DURATION!r} is"
+    return f"{part.name!r} is not a time, only {DURATION!r} is"
 
 
 def wrong_comparison(part: Comparison, known: FieldType) -> str:
@@ -87,7 +87,7 @@ def wrong_comparison(part: Comparison, known: FieldType) -> str:
 def _number_problem(part: Comparison, value: int | float, known: FieldType) -> str:
     """The kernel parses 64 bits with the field's signedness, then truncates them to the field's size."""
     if known.kind == "float":
-        return f"{part.name!r} is no whole number, it has no bits" if part.operator == "&" else ""
+        return f"{part.name!r} is not a whole number, it has no bits" if part.operator == "&" else ""
     if isinstance(value, float):
         return f"{part.name!r} is a whole number, compare it with one"
     if known.kind == "computed":
@@ -112,7 +112,7 @@ def wrong_types(tree: Node, types: Mapping[str, FieldType | None]) -> Iterator[t
         case Number(is_whole=False):
             yield (
                 tree.column,
-                f"{tree.written} is no whole number: only 'duration' is compared with a fraction",
+                f"{tree.written} is not a whole number: only 'duration' is compared with a fraction",
             )
         case Name(name=name) if known := types.get(name):
             if known.is_string:

@@ -119,7 +119,7 @@ def _memory(text: str, site: FetchSite) -> Scan:
     head, bracket, rest = text.partition("(")
     start = 2 if head[1:2] == "u" else 1
     if kernel_number(head[start:], 0, 2**31 - 1) is None:
-        fail(f"{head[start:]!r} is no offset, write memory as +OFFSET(ARG)", text, start)
+        fail(f"{head[start:]!r} is not an offset, write memory as +OFFSET(ARG)", text, start)
     if not bracket:
         fail(f"the address is missing, write {head}(ARG)", text, len(head))
     if not rest.endswith(")"):
@@ -127,7 +127,7 @@ def _memory(text: str, site: FetchSite) -> Scan:
     with part_of(text, len(head) + 1):
         inner = scan(rest[:-1], site)
     if inner.last in (Op.COMM, Op.TEXT, Op.ALL_ARGUMENTS):
-        fail(f"{inner.text} is no address that could be read", text, len(head) + 1)
+        fail(f"{inner.text} is not an address that could be read", text, len(head) + 1)
     if inner.steps == MOST_STEPS:
         fail("this reads memory through too many addresses", text)
     last = Op.USER_MEMORY if start == 2 else Op.MEMORY
@@ -185,7 +185,7 @@ def _register(text: str, site: FetchSite) -> Scan:
     if site.kind in ("event", "function"):
         fail("registers are not kept for this kind of probe", text)
     if not re.fullmatch(r"%[a-z][a-z0-9_]*", text):
-        fail(f"{text!r} is no register, write it as %di", text)
+        fail(f"{text!r} is not a register, write it as %di", text)
     if found := _X86.fullmatch(text):
         fail(f"the kernel calls {text} %{found[1]}", text)
     return Scan(text, Op.REGISTER)
@@ -197,11 +197,11 @@ def _address(text: str, site: FetchSite) -> Scan:
         if site.kind not in ("user", "any"):
             fail("@+OFFSET is a place in a file, for uprobes only", text)
         if kernel_number(text[2:], LONG_MIN, LONG_MAX) is None:
-            fail(f"{text[2:]!r} is no offset in a file", text, 2)
+            fail(f"{text[2:]!r} is not an offset in a file", text, 2)
         return Scan(text, Op.MEMORY, 2)
     if text[1:2].isdigit():
         if kernel_number(text[1:]) is None:
-            fail(f"{text[1:]!r} is no address, write it as 0x…", text, 1)
+            fail(f"{text[1:]!r} is not an address, write it as 0x…", text, 1)
         return Scan(text, Op.MEMORY, 2)
     if site.kind == "user":
         fail("the kernel does not know a program's symbols, write an address", text, 1)
@@ -224,7 +224,7 @@ def _immediate(text: str) -> Scan:
     if number[:1] == "+":
         number, highest = number[1:], LONG_MAX
     if kernel_number(number, LONG_MIN, highest) is None:
-        fail(f"{text[1:]!r} is no number of 64 bits, nor a string in double quotes", text, 1)
+        fail(f"{text[1:]!r} is neither a number of 64 bits nor a string in double quotes", text, 1)
     return Scan(text, Op.IMMEDIATE)
 
 
@@ -255,7 +255,9 @@ def _path(text: str, site: FetchSite) -> Scan:
     if not first.cast and first.steps[0].operator == ".":
         name = first.steps[0].name
         fail(
-            f"{first.base} is no structure, but may point to one: write ->{name}", text, first.steps[0].column
+            f"{first.base} is not a structure, but may point to one: write ->{name}",
+            text,
+            first.steps[0].column,
         )
     return Scan(text, Op.MEMORY, 1 + _dereferences(path), scan(path.root, site).needs | {Need.BTF})
 

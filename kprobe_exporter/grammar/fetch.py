@@ -124,7 +124,7 @@ def _properties(name: str | None) -> _Type:
 def check_name(name: str) -> None:
     """Refuse a name that the kernel does not accept for an argument."""
     if not NAME.fullmatch(name):
-        fail(f"{name!r} is no argument name, use letters, digits and _, with no digit first", name)
+        fail(f"{name!r} is not an argument name, use letters, digits and _, with no digit first", name)
     if len(name) > LONGEST_NAME:
         fail(f"an argument's name can have {LONGEST_NAME} characters", name, LONGEST_NAME)
     if name in RESERVED:
@@ -171,7 +171,7 @@ def _parse_type(text: str) -> tuple[str, int | None]:
     name, bracket, rest = text.partition("[")
     if name not in _TYPES and not _is_bitfield(name):
         near = closest(name, _TYPES) or ", there are u8-u64, s8-s64, x8-x64, string and others"
-        fail(f"{name!r} is no type{near}", text)
+        fail(f"{name!r} is not a type{near}", text)
     if not bracket:
         return name, None
     number, close, more = rest.partition("]")

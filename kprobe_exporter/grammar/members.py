@@ -79,7 +79,7 @@ def parse_path(text: str) -> MemberPath:
         fail(f"a path can have {LONGEST_PATH} characters", text, LONGEST_PATH)
     path, end = _parse(text, 0)
     if end < len(text):
-        fail(f"{text[end:]!r} is no step: write ->MEMBER, .MEMBER or [INDEX]", text, end)
+        fail(f"{text[end:]!r} is not a step: write ->MEMBER, .MEMBER or [INDEX]", text, end)
     if not path.steps:
         fail("a cast needs a member: write (STRUCT)VALUE->MEMBER", text, end)
     return path
@@ -95,7 +95,9 @@ def _parse(text: str, at: int) -> tuple[MemberPath, int]:
         if cast and (found := _SHIFT.match(text, at)):
             parsed = kernel_number(found[2], 0, MAX_SHIFT)
             if parsed is None:
-                fail(f"{found[2]!r} is no number of bytes: write at most {MAX_SHIFT}", text, found.start(2))
+                fail(
+                    f"{found[2]!r} is not a number of bytes: write at most {MAX_SHIFT}", text, found.start(2)
+                )
             shift, at = (-parsed if found[1] == "-" else parsed), found.end()
         if text[at : at + 1] != ")":
             fail("this must end with ')'", text, at)
@@ -114,7 +116,7 @@ def _parse(text: str, at: int) -> tuple[MemberPath, int]:
         if operator is None:
             element = kernel_number(index, 0, 2**31 - 1)
             if element is None:
-                fail(f"{index!r} is no index: write a constant number", text, at + 1)
+                fail(f"{index!r} is not an index: write a constant number", text, at + 1)
             number = element
         steps.append(Step(operator or "[]", name_ or "", number, at))
         at = found.end()

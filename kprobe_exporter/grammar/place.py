@@ -86,7 +86,7 @@ def parse_plain_symbol(text: str, offset: int = 0) -> Symbol:
     """Parse ``[MOD:]SYM``, to be probed at the ``offset``; raises GrammarError."""
     module, colon, name = text.rpartition(":")
     if colon and not MODULE.fullmatch(module):
-        fail(f"{module!r} is no module's name, write it as lsmod does", text)
+        fail(f"{module!r} is not a module's name, write it as lsmod does", text)
     with part_of(text, len(module) + len(colon)):
         found = SYMBOL.match(name)
         end = found.end() if found else 0
@@ -107,7 +107,7 @@ def parse_file_offset(text: str) -> tuple[FileOffset, bool]:
         fail("a place in a file is written as /PATH:OFFSET", text)
     offset = kernel_number(found["offset"])
     if offset is None:
-        fail(f"{found['offset']!r} is no offset in a file", text, found.start("offset"))
+        fail(f"{found['offset']!r} is not an offset in a file", text, found.start("offset"))
     if found["suffix"] not in (None, "%return"):
         fail("after the offset can only come %return", text, found.start("suffix"))
     counter, end = None, found["counter"]

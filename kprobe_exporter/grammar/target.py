@@ -311,7 +311,7 @@ def _check_path(path: str, text: str) -> None:
 def _offset(text: str, start: int) -> int:
     value = kernel_number(text[start:], 0, 2**32 - 1)
     if value is None:
-        fail(f"{text[start:]!r} is no offset in bytes, write a number such as 16 or 0x10", text, start)
+        fail(f"{text[start:]!r} is not an offset in bytes, write a number such as 16 or 0x10", text, start)
     return value
 
 

@@ -49,7 +49,7 @@ class UsdtArgument(NamedTuple):
         if self.floating or re.match(r"%?[xyz]mm|%?[dsqv][0-9]+$", self.operand):
             raise GrammarError(f"'{self.text}' is a floating-point number, which the kernel does not fetch")
         if self.size not in (1, 2, 4, 8):
-            raise GrammarError(f"'{self.text}' has {self.size} bytes, which are no number")
+            raise GrammarError(f"'{self.text}' has {self.size} bytes, so it is not a number")
         parse = {"EM_X86_64": _x86, "EM_AARCH64": _arm}.get(self.machine)
         if parse is None:
             raise GrammarError(f"the notation '{self.text}' of {self.machine} is not known")

@@ -9,7 +9,7 @@ LONGEST = 4096  # bytes of a text that are searched, at most: PATH_MAX of the ke
 LARGEST = 1500  # instructions of a compiled pattern; a repeat that is counted, {n,m}, is compiled m times
 MEMORY = 256 << 10  # bytes that RE2 may use for one pattern; with less, it computes more of its states again
 
-NO_PATTERN = "this is no regular expression of RE2, which looks neither ahead nor back"
+NO_PATTERN = "this is not a regular expression of RE2, which looks neither ahead nor back"
 TOO_LARGE = "this pattern is too large: {n,m} is compiled m times, so write * or +, and [a-z] instead of \\pL"
 
 

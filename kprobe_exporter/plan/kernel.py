@@ -237,7 +237,9 @@ class _Tables:
         try:
             return self.known[field]
         except KeyError:
-            raise GrammarError(f"its field '{field}' is no plain number, and cannot be counted by") from None
+            raise GrammarError(
+                f"its field '{field}' is not a plain number, and cannot be counted by"
+            ) from None
 
 
 def _rows(labelled: bool, kind: str, max_series: int) -> int:

@@ -117,7 +117,7 @@ def _with_computed(way: Alternative, fields: tuple[Computed, ...]) -> Alternativ
     text = {arg.name for arg in args if arg.kind not in ("int", "hex") or "[" in arg.type}
     for one in fields:
         if wrong := sorted(_numbers(one.condition) & text):
-            return Unsupported(way.target, f"'{wrong[0]}' is no number, and '{one.name}' computes with it")
+            return Unsupported(way.target, f"'{wrong[0]}' is not a number, and '{one.name}' computes with it")
     if isinstance(way, JoinedSpec):
         return replace(way, computed=fields)
     return replace(way, layout=replace(way.layout, computed=fields))

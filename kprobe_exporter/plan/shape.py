@@ -121,7 +121,9 @@ def _array(arg: Arg, found: FormatField, event: str) -> Field:
 
 def _number_kind(arg: Arg, found: FormatField, event: str) -> FieldKind:
     if found.size not in (1, 2, 4, 8):
-        raise GrammarError(f"the field '{found.name}' of {event} has {found.size} bytes, which are no number")
+        raise GrammarError(
+            f"the field '{found.name}' of {event} has {found.size} bytes, so it is not a number"
+        )
     if arg.type == "char":
         return "char"
     if arg.type == "symbol":

@@ -140,7 +140,7 @@ def _by_types(probe: Probe, attach: Attach, known: Prototypes) -> Attach:
         returns = prototype.returns
         used = fields_used(probe) | filter_fields(attach.filter)
         if returns.fetch is None and "return" in used:
-            what = "nothing (void)" if returns.name == "void" else f"{returns.name}, which is no number"
+            what = "nothing (void)" if returns.name == "void" else f"{returns.name}, which is not a number"
             raise GrammarError(f"{prototype.name} returns {what}: take 'return' out")
     fetch = {name: _fetched(text, prototype) for name, text in attach.fetch.items()}
     return replace(attach, fetch=fetch, returns=returns)

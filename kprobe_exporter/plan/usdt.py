@@ -112,7 +112,7 @@ class _Fetch:
             place = argument.fetched()
             if as_address and argument.size != ADDRESS:
                 raise GrammarError(
-                    f"{found[0]} has {argument.size} bytes ('{argument.text}'), so it is no address (for "
+                    f"{found[0]} has {argument.size} bytes ('{argument.text}'), so it is not an address (for "
                     f"'{self.name}')"
                 )
             return place.expression

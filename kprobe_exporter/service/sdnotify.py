@@ -60,7 +60,7 @@ class Systemd:
             if time_limit.isascii() and time_limit.isdecimal() and int(time_limit):
                 watchdog = int(time_limit) / 1e6
             else:
-                log.warning("WATCHDOG_USEC is no number of microseconds: there is no watchdog")
+                log.warning("WATCHDOG_USEC is not a number of microseconds: there is no watchdog")
         return cls(address or None, watchdog)
 
     def __enter__(self) -> Self:

@@ -181,7 +181,7 @@ def kernel_value(name: str, kind: OptionType, text: str) -> str:
     except (OSError, KeyError, ValueError):
         raise UsageError(f"--{name}: there is no {kind} {text!r}.") from None
     if not value.isprintable() or '"' in value or len(value) > LONGEST_VALUE:
-        raise UsageError(f"--{name}: the text has a quotation mark or is no single line: leave it out.")
+        raise UsageError(f"--{name}: the text has a quotation mark or several lines: omit them.")
     return value
 
 

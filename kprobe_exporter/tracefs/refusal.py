@@ -32,7 +32,7 @@ UNFIT = "the instruction at this offset is one that the kernel cannot step over"
 
 IN_FILE = MEANING | {
     errno.ENOENT: "there is no such file where this process looks (its mount namespace)",
-    errno.EINVAL: "this is no regular file, or the offset is behind its end, or an argument is unknown",
+    errno.EINVAL: "this is not a regular file, or the offset is behind its end, or an argument is unknown",
     errno.EIO: "the file system does not allow probes in its files",
     errno.ENOEXEC: UNFIT,
     ENOTSUPP: UNFIT,

@@ -32,7 +32,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise NotRegularError("is no regular file")
+        raise NotRegularError("is not a regular file")
     return open(descriptor, "rb")
 
 

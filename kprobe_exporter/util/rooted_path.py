@@ -48,7 +48,7 @@ def open_rooted(path: str, buffering: int = -1) -> BinaryIO:
     """
     with walked(path) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise NotRegularError("is no regular file")
+            raise NotRegularError("is not a regular file")
         return open(os.open(itself(descriptor), os.O_RDONLY | os.O_CLOEXEC), "rb", buffering)
 
 

@@ -58,7 +58,7 @@ class Access:
         for host in allowed_hosts:
             if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9.])?", host):
                 raise UsageError(
-                    f"{host!r} is no host name to allow: write the name alone, such as agent.example.com"
+                    f"{host!r} is not a host name to allow: write the name alone, such as agent.example.com"
                 )
         self._app = app
         self._settings = settings

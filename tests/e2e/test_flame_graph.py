@@ -96,7 +96,7 @@ def test_link_leads_to_the_page_of_the_probe(address: str, browser: Chrome) -> N
     [
         ("^vfs_", "2 frames, 80.0 %"),
         ("read|do_sys", "4 frames, 100.0 %"),
-        ("(", "This is no regular expression."),
+        ("(", "This is not a regular expression."),
         ("", ""),
     ],
 )

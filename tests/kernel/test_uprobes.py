@@ -268,7 +268,7 @@ def test_a_library_by_its_name(instance: Instance, root: str) -> None:
     ("place", "words"),
     [
         ("{0}/absent:0x10", ["{0}/absent cannot be opened", "no such file where this process looks"]),
-        ("{0}:0x10", ["{0} is no regular file"]),
+        ("{0}:0x10", ["{0} is not a regular file"]),
         ("{0}/program:0x7fffffff", ["it cannot be enabled", "the offset is behind its end", "(EINVAL)"]),
         ("/proc/self/status:0x0", ["it cannot be enabled", "does not allow probes in its files (EIO)"]),
         ("{0}/program:0x1149 x=%nosuch", ["Invalid register name", "{0}/program:0x1149 x=^%nosuch"]),

@@ -115,7 +115,7 @@ class Selector:
         if signal != "span":
             return self._log(signal, source, sample, passes, stack=bool(stacks))
         if join is None:
-            raise ValueError(f"{layout.event!r} takes no time, so it is no span: export it as a log")
+            raise ValueError(f"{layout.event!r} takes no time, so it is not a span: export it as a log")
         for begin in begins:
             self._traces.add(begin, source)
         return self._span(source, passes, stack=bool(stacks))

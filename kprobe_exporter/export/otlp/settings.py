@@ -108,7 +108,7 @@ def check(signal: Signal, settings: OtlpSettings) -> Protocol:
                     who = who_may_change(opened.fileno())
                     for_all = name == "client_key" and all_may_read(opened.fileno())
             except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-                why = getattr(error, "strerror", None) or "it is no path"
+                why = getattr(error, "strerror", None) or "it is not a path"
                 raise StartError(f"otlp.{name}: {file} cannot be read: {why}.") from None
             if who is not None:
                 raise StartError(f"otlp.{name}: {file} is not safe: {who}.")

@@ -57,7 +57,7 @@ function find() {
   const asked = prompt("Which functions? A regular expression:")
   if (asked === null) return
   let wanted
-  try { wanted = new RegExp(asked) } catch { said.textContent = "This is no regular expression."; return }
+  try { wanted = new RegExp(asked) } catch { said.textContent = "This is not a regular expression."; return }
   const spans = []
   for (const box of all) {
     const is = asked !== "" && wanted.test(box.dataset.n)

@@ -101,8 +101,8 @@ def no_owner(query: Query, events: Collection[str], modules: Collection[str]) ->
     kinds = sorted(kind.value for kind in KINDS)
     meant = closest(query.owner, [*kinds, *systems, *modules]) or f"; kinds are {', '.join(kinds)}"
     return refusal(
-        f"'{query.text}' begins with '{query.owner}', which is no kind of probe, no system of tracepoints "
-        f"and no loaded module{meant}"
+        f"'{query.text}' begins with '{query.owner}', which is neither a kind of probe nor a system of"
+        f" tracepoints nor a loaded module{meant}"
     )
 
 

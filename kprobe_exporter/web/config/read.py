@@ -135,7 +135,7 @@ def _users(section: Section) -> dict[bytes, bytes]:
 def _rate(section: Section) -> Rate | None:
     interval = _duration(section.values.get("interval") or 0)
     if interval is None:
-        section.refuse("this is no duration: write it as 500ms, 10s or 1m", "interval")
+        section.refuse("this is not a duration: write it as 500ms, 10s or 1m", "interval")
     burst = section.values.get("burst") or 0
     where = ("burst",) if "burst" in section.values else ()
     if not isinstance(burst, int) or isinstance(burst, bool) or not 0 <= burst <= 1_000_000:

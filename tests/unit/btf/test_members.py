@@ -161,15 +161,15 @@ def test_the_reads_go_from_the_root_to_the_value() -> None:
         ("sk->sk_words[4]", "sk->sk_words is __be32 [4], so its last element is [3]", 12),
         ("sk->sk_cookie[0]", "sk->sk_cookie is unsigned long, which has no elements", 13),
         ("addr[1]", "addr is void *, which has no elements", 4),
-        ("sk->sk_words[x]", "'x' is no index: write a constant number", 13),
+        ("sk->sk_words[x]", "'x' is not an index: write a constant number", 13),
         ("(sokc)addr->x", "these types have no structure 'sokc', did you mean 'sock' or 'socket'?", 1),
         ("(sock)count->sk_cookie", "count is int, no address that could be cast", 0),
         ("(sock)addr.sk_cookie", "addr is a pointer here: write ->sk_cookie", 10),
         ("(sock)addr", "a cast needs a member: write (STRUCT)VALUE->MEMBER", 10),
-        ("(gendisk)(addr-65537)->label", "'65537' is no number of bytes: write at most 65536", 15),
+        ("(gendisk)(addr-65537)->label", "'65537' is not a number of bytes: write at most 65536", 15),
         ("(addr-4)->label", "this must end with ')'", 5),
         ("skb->len", "the type of skb is not known: cast it, as (STRUCT)skb->MEMBER", 0),
-        ("sk->sk_cookie+1", "'+1' is no step: write ->MEMBER, .MEMBER or [INDEX]", 13),
+        ("sk->sk_cookie+1", "'+1' is not a step: write ->MEMBER, .MEMBER or [INDEX]", 13),
         ("(sock)(addr->x", "this must end with ')'", 14),
         ("->x", "a path begins with a parameter's name, $argN or $retval", 0),
     ],
@@ -189,7 +189,7 @@ def test_a_pointer_is_no_bit_field() -> None:
     blob = Blob()
     blob.struct("odd", 8, ("p", blob.to(0), 8 << 24), bits=True)
     known = KernelTypes({"vmlinux": blob.data()}.__getitem__)
-    with pytest.raises(GrammarError, match="p is a bit field of void \\*, which is no number"):
+    with pytest.raises(GrammarError, match="p is a bit field of void \\*, which is not a number"):
         known.member("(odd)x->p")
 
 

@@ -349,7 +349,7 @@ class TestDamaged:
         blob = Blob()
         blob.add(FUNC, "f", blob.int_("int", 32))
         with pytest.raises(
-            GrammarError, match="the function f leads to a type of kind 1, which is no prototype"
+            GrammarError, match="the function f leads to a type of kind 1, which is not a prototype"
         ):
             read_prototypes(blob.data(), ["f"])
 

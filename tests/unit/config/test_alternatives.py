@@ -78,7 +78,7 @@ def test_fetch_keeps_its_order_and_todays_spelling(config: Load) -> None:
     ("rest", "expected"),
     [
         ("attach: 'kprobe:f', fetch: {a: ¦$retval}", "fetch.a: $retval is there only when"),
-        ("attach: 'kprobe:f', fetch: {a: '$arg1:¦u63'}", "fetch.a: 'u63' is no type"),
+        ("attach: 'kprobe:f', fetch: {a: '$arg1:¦u63'}", "fetch.a: 'u63' is not a type"),
         ("attach: 'kprobe:f', fetch: {a: ¦''}", "fetch.a: the argument is empty"),
         ("attach: 'kprobe:f', fetch: {a: '$arg1¦ b=1'}", "fetch.a: an argument cannot have blanks"),
         ("attach: 'kprobe:f', fetch: {a: '$arg1¦#'}", "fetch.a: a '#' cannot be written"),

@@ -40,7 +40,7 @@ def test_one_value(refused: Refused, text: str, expected: str) -> None:
         ("returns: ¦foo", "returns: the return type 'foo' is not known"),
         ("¦fetch: [a]", "fetch: must be a mapping of KEY: VALUE"),
         ("fetch: {a: ¦3}", "fetch.a: what is fetched is a text as sk->sk_protocol or $arg1:u32, a list"),
-        ("fetch: {¦a-b: $arg1}", "fetch.a-b: 'a-b' is no name to use here"),
+        ("fetch: {¦a-b: $arg1}", "fetch.a-b: 'a-b' is not a name to use here"),
         ("¦metrics: {}", "metrics: must be a list, and not a mapping"),
         # Keys of another mapping.
         ("¦where: return < 0", "where: unknown key 'where': write it under `metrics`, as in"),
@@ -62,7 +62,7 @@ def test_one_value_of_a_probe(refused_probe: Refused, text: str, expected: str) 
         ("labels: [¦3]", "labels[0]: must be text, and not 3"),
         ("labels: {a: ¦3}", "labels.a: a label is the name of a field, or {field: NAME"),
         ("labels: {¦a: {}}", "labels.a.field: the key 'field' is missing"),
-        ("labels: {¦a-b: comm}", "labels.a-b: 'a-b' is no name to use here"),
+        ("labels: {¦a-b: comm}", "labels.a-b: 'a-b' is not a name to use here"),
         ("labels: {¦1: comm}", "labels[1]: must be text, and not 1"),
         ("labels: {labels: {field: comm, ¦x: 1}}", "labels.labels.x: unknown key 'x', there is"),
         ("value: ¦3", "value: must be text, and not 3"),

@@ -25,15 +25,15 @@ def test_sizes(text: object, expected: int) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("1MB", "'1MB' is no size: write it as 512KiB, 1MiB or 2GiB"),
-        ("MiB", "'MiB' is no size"),
-        ("1.5MiB", "'1.5MiB' is no size"),
+        ("1MB", "'1MB' is not a size: write it as 512KiB, 1MiB or 2GiB"),
+        ("MiB", "'MiB' is not a size"),
+        ("1.5MiB", "'1.5MiB' is not a size"),
         ("-1", "must be at least 4096"),
         ("0", "must be at least 4096"),
         ("9999GiB", "must be at most 1099511627776"),
         ("true", "must be a whole number, and not true"),
         ("1e6", "must be a whole number, and not 1000000.0"),
-        (r'"\u0661MiB"', "is no size"),
+        (r'"\u0661MiB"', "is not a size"),
     ],
 )
 def test_bad_sizes(problems: Problems, text: str, sentence: str) -> None:
@@ -64,12 +64,12 @@ def test_durations(config: Load, text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("15 min", "'15 min' is no duration: write it as 500ms, 90s, 15m or 1h"),
-        ("1h30m", "'1h30m' is no duration"),
-        ("1.5h", "'1.5h' is no duration"),
+        ("15 min", "'15 min' is not a duration: write it as 500ms, 90s, 15m or 1h"),
+        ("1h30m", "'1h30m' is not a duration"),
+        ("1.5h", "'1.5h' is not a duration"),
         ("-1", "must be at least 0"),
-        ("-1s", "'-1s' is no duration"),
-        ("never", "'never' is no duration"),
+        ("-1s", "'-1s' is not a duration"),
+        ("never", "'never' is not a duration"),
         ("true", "must be a number, and not true"),
         (".inf", "must be at most 1000000000.0"),
         (".nan", "must be at least 0"),
@@ -139,7 +139,7 @@ def test_bounds_are_floats() -> None:
 def test_bad_probe_names(problems: Problems, name: str) -> None:
     [problem] = problems(f'probes: [{{name: "{name}", attach: kprobe:f}}]')
     assert problem.startswith("1:17: probes[0].name: ")
-    assert "is no name to use here: up to 40 of a-z, 0-9 and _, and no digit first" in problem
+    assert "is not a name to use here: up to 40 of a-z, 0-9 and _, and no digit first" in problem
 
 
 @pytest.mark.parametrize("key", ["namespace", "tracefs_instance"])
@@ -147,7 +147,7 @@ def test_bad_probe_names(problems: Problems, name: str) -> None:
 def test_bad_spaces(problems: Problems, key: str, name: str) -> None:
     [problem] = problems(f'{PROBE}global: {{{key}: "{name}"}}')
     assert f": global.{key}: " in problem
-    assert "is no name to use here" in problem
+    assert "is not a name to use here" in problem
 
 
 @pytest.mark.parametrize(

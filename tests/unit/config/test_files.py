@@ -49,14 +49,14 @@ def test_what_is_not_there(tmp_path: Path, path: str, sentence: str) -> None:
 
 def test_a_fifo_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "f", mode=0o600)
-    with pytest.raises(Unusable, match="no regular file"):
+    with pytest.raises(Unusable, match="not a regular file"):
         read(tmp_path / "f")
 
 
 def test_no_regular_files(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="no regular file"):
+    with pytest.raises(Unusable, match="not a regular file"):
         read(Path("/dev/null"))
-    with pytest.raises(Unusable, match="no regular file"):
+    with pytest.raises(Unusable, match="not a regular file"):
         read(tmp_path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))

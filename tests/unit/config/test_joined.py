@@ -290,7 +290,7 @@ def test_outstanding(config: Load) -> None:
         ),
         (
             "attach: 'call:f', fetch: {n: '+0($arg1):string'}, outstanding: {weigh: ¦n}",
-            "'n' is no number to add up",
+            "'n' is not a number to add up",
         ),
     ],
 )
@@ -313,7 +313,7 @@ def test_what_a_pair_cannot_do_without(problems: Problems, missing: str) -> None
 
 
 ONE_EVENT = "is not one event: name the one that is meant"
-NO_KEY = "is no key: take a field that both events have, or tid"
+NO_KEY = "is not a key: take a field that both events have, or tid"
 FETCH_KEY = "fetch it there, as {to: …, fetch: {…}}"
 OF_ITS_END = "a pair's `return` is that of its last event: fetch this one's $retval under another name"
 HALF = "an event of a pair is a text as kprobe:vfs_read, or {to: …}"
@@ -355,8 +355,8 @@ def test_a_histogram_of_a_step_has_the_buckets_of_durations(config: Load) -> Non
     [
         ("metrics: [{counter: a_total, labels: [¦sent]}]", "a duration is measured, and each one would be"),
         ("stacks: {weigh: ¦sent}", "'sent' is a part of the duration: weigh by duration"),
-        ("metrics: [{counter: a_total, where: dev > ¦1ms}]", "'dev' is no time, only 'duration' is"),
-        ("filter: dev > ¦1ms", "'dev' is no time, only 'duration' is"),
+        ("metrics: [{counter: a_total, where: dev > ¦1ms}]", "'dev' is not a time, only 'duration' is"),
+        ("filter: dev > ¦1ms", "'dev' is not a time, only 'duration' is"),
         ("let: {¦sent: dev + 1}", "'sent' is fetched already: choose another name"),
     ],
 )
@@ -371,7 +371,7 @@ def test_what_the_time_of_a_step_cannot_be(problems: Problems, rest: str, expect
 
 def test_times_are_compared_with_durations_alone(problems: Problems) -> None:
     text, place = marked("probes: [{name: p, attach: 'call:f', fetch: {n: $arg1}, filter: n > ¦1ms}]")
-    assert problems(text) == [f"{place}: probes[0].filter: 'n' is no time, only 'duration' is"]
+    assert problems(text) == [f"{place}: probes[0].filter: 'n' is not a time, only 'duration' is"]
 
 
 @pytest.mark.parametrize(
@@ -418,8 +418,8 @@ def test_a_time_is_no_field_of_another_alternative(problems: Problems) -> None:
         (f"{TWO_TRACEPOINTS}, key: [tid, ¦duration]", f"key[1]: 'duration' {NO_KEY}"),
         (f"{TWO_FUNCTIONS}, key: ¦return", f"key: 'return' {NO_KEY}"),
         (f"{TWO_TRACEPOINTS}, key: ¦stack_pointer", f"key: 'stack_pointer' {NO_KEY}"),
-        (f"{TWO_TRACEPOINTS}, key: ¦a b", "key: 'a b' is no argument name"),
-        (f"{TWO_TRACEPOINTS}, key: ¦common_comm", "key: 'common_comm' is no key: take a field that both"),
+        (f"{TWO_TRACEPOINTS}, key: ¦a b", "key: 'a b' is not an argument name"),
+        (f"{TWO_TRACEPOINTS}, key: ¦common_comm", "key: 'common_comm' is not a key: take a field that both"),
         (
             "from: {to: 'kprobe:f', fetch: {k: '+0($arg1):string'}},"
             " to: {to: 'kprobe:g', fetch: {k: $arg1}}, key: ¦k",
@@ -603,7 +603,7 @@ def test_call_of_a_function_that_never_returns_is_one_event(
         ),
         ("'call:f', returns: void", "¦return < 0", "there is no 'return' here: returns: void"),
         ("'call:f'", "¦'cpu > 0.5'", "'cpu' is a whole number, compare it with one"),
-        ("'call:f'", "¦'duration & 3'", "'duration' is no whole number, it has no bits"),
+        ("'call:f'", "¦'duration & 3'", "'duration' is not a whole number, it has no bits"),
         ("'call:f'", "¦'duration == \"x\"'", "'duration' is a number, take the quotes"),
         ("'call:f'", "'duration > 0.5¦.5'", "there must be && or ||"),
         ("'syscall:openat'", "¦'filename == \"x\"'", "there is no field 'filename' to filter on: fetch it"),

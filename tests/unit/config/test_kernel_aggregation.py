@@ -109,7 +109,7 @@ def test_the_rest_of_the_configuration_is_free(config: Load) -> None:
         ),
         (
             "attach: 'kprobe:f', fetch: {n: '+0($arg1):string'}, stacks: {weigh: ¦n}",
-            "stacks.weigh: 'n' is no number to add up",
+            "stacks.weigh: 'n' is not a number to add up",
         ),
         ("attach: 'kprobe:f', stacks: {max: ¦0}", "stacks.max:"),
         ("attach: 'kprobe:f', stacks: {¦users: true}", "stacks.users:"),

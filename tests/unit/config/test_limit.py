@@ -50,9 +50,9 @@ def test_none_for_all(config: Load) -> None:
         ("{}", "limit: a limit has either `cpu` or `hits_per_second`"),
         ("{cpu: 1%, hits_per_second: 3}", "limit: a limit has either `cpu` or `hits_per_second`"),
         ("{cpu: 1}", "limit.cpu: a share of the CPUs is written with %, as 5%, and not 1"),
-        ("{cpu: '1'}", "limit.cpu: '1' is no share above 0% up to 100%: write it as 1% or 0.5%"),
-        ("{cpu: 0%}", "limit.cpu: '0%' is no share above 0% up to 100%: write"),
-        ("{cpu: 101%}", "limit.cpu: '101%' is no share above 0% up to 100%"),
+        ("{cpu: '1'}", "limit.cpu: '1' is not a share above 0% up to 100%: write it as 1% or 0.5%"),
+        ("{cpu: 0%}", "limit.cpu: '0%' is not a share above 0% up to 100%: write"),
+        ("{cpu: 101%}", "limit.cpu: '101%' is not a share above 0% up to 100%"),
     ],
 )
 @pytest.mark.parametrize(

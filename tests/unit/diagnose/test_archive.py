@@ -85,12 +85,12 @@ def resized(size: bytes) -> bytes:
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a link": (
         lambda: tar_of((named("a", type=tarfile.SYMTYPE, linkname="/etc/shadow"), b"")),
-        "no plain file",
+        "not a plain file",
     ),
-    "a directory": (lambda: tar_of((named("a", type=tarfile.DIRTYPE), b"")), "no plain file"),
-    "a device": (lambda: tar_of((named("a", type=tarfile.CHRTYPE), b"")), "no plain file"),
-    "a sparse file": (lambda: tar_of((named("a", type=tarfile.GNUTYPE_SPARSE), b"")), "no plain file"),
-    "a pax header": (lambda: tar_of((named("ä"), b""), form=tarfile.PAX_FORMAT), "no plain file"),
+    "a directory": (lambda: tar_of((named("a", type=tarfile.DIRTYPE), b"")), "not a plain file"),
+    "a device": (lambda: tar_of((named("a", type=tarfile.CHRTYPE), b"")), "not a plain file"),
+    "a sparse file": (lambda: tar_of((named("a", type=tarfile.GNUTYPE_SPARSE), b"")), "not a plain file"),
+    "a pax header": (lambda: tar_of((named("ä"), b""), form=tarfile.PAX_FORMAT), "not a plain file"),
     "a file twice": (lambda: tar_of((named("a"), b"1"), (named("a"), b"2")), "twice"),
     "a longer file": (lambda: resized(b"77777777777"), "longer than the archive"),
     "a negative size": (lambda: resized(b"-0000000001"), "damaged tar header"),
@@ -115,8 +115,8 @@ def test_what_no_save_makes_is_refused(what: str) -> None:
         (lambda data: data[:-20], "cut short"),
         (lambda data: data + b"more", "something follows"),
         (lambda data: data + data, "something follows"),
-        (lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:], "no whole xz file"),
-        (lambda data: b"probes: []\n" * 9, "no whole xz file"),
+        (lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:], "not a whole xz file"),
+        (lambda data: b"probes: []\n" * 9, "not a whole xz file"),
     ],
 )
 def test_damaged_compression_is_refused(damage: Callable[[bytes], bytes], why: str) -> None:
@@ -141,7 +141,7 @@ def test_it_has_no_more_files_than_the_limit(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_dictionary_larger_than_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MEMORY", 1 << 20)
     monkeypatch.setattr(archive, "PRESET", 6)
-    with pytest.raises(GrammarError, match="no whole xz file"):
+    with pytest.raises(GrammarError, match="not a whole xz file"):
         unpack(pack({"a": b"text"}))
 
 

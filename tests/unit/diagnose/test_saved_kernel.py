@@ -196,11 +196,11 @@ ABOUT = {"format": 1, "release": "6.1", "machine": "x86_64"}
     ("data", "why"),
     [
         (b"", "cut short"),
-        (b"probes: []\n" * 9, "no whole xz file"),
+        (b"probes: []\n" * 9, "not a whole xz file"),
         (lzma.compress(b"probes: []\n"), "in the middle of its tar archive"),
-        (pack({"a": b""}), "is no kernel that 'doctor --save' saved"),
-        (pack({"kernel.json": b"[" * 100_000}), "is no kernel"),
-        (pack({"kernel.json": b"[]"}), "is no kernel"),
+        (pack({"a": b""}), "is not a kernel that 'doctor --save' saved"),
+        (pack({"kernel.json": b"[" * 100_000}), "is not a kernel"),
+        (pack({"kernel.json": b"[]"}), "is not a kernel"),
         (
             pack({"kernel.json": json.dumps({**ABOUT, "format": "\x1b[31m"}).encode()}),
             r"form \\x1b\[31m, and",
@@ -221,7 +221,7 @@ def test_a_file_that_is_no_saved_kernel(tmp_path: Path, data: bytes, why: str) -
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"nothing cannot be read: No such file or directory\.$"):
         load(tmp_path / "nothing")
-    with pytest.raises(UsageError, match=r"is no regular file\.$"):
+    with pytest.raises(UsageError, match=r"is not a regular file\.$"):
         load(tmp_path)
     large = tmp_path / "large"
     large.write_bytes(bytes(100))
@@ -252,7 +252,7 @@ MANY = 40 << 20
         ({"tracefs/available_filter_functions": b"f\n" * (MANY // 2)}, "that is larger than a kernel's"),
         ({"tracefs/events/a/b/format": bytes(2 << 20)}, "that is larger than a kernel's"),
         ({f"{'a/' * 60}{number}": b"" for number in range(3)}, "has the path 'a/a/"),
-        ({"kernel.json": b'{"format": [%s0]}' % (b"[]," * (MANY // 3))}, "is no kernel"),
+        ({"kernel.json": b'{"format": [%s0]}' % (b"[]," * (MANY // 3))}, "is not a kernel"),
     ],
     ids=range(9),
 )

@@ -221,9 +221,9 @@ def test_what_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     os.mkfifo(fifo)
     assert refusal(empty, "main") == f"{empty} is no ELF file"
     assert refusal(script, "main") == f"{script} is a script: probe the program that runs it"
-    assert refusal(fifo, "main") == f"{fifo} is no regular file, so no program or library"
-    assert "is no regular file" in refusal(tmp_path, "main")
-    assert "is no regular file" in refusal("/dev/zero", "main")
+    assert refusal(fifo, "main") == f"{fifo} is not a regular file, so no program or library"
+    assert "is not a regular file" in refusal(tmp_path, "main")
+    assert "is not a regular file" in refusal("/dev/zero", "main")
     assert "there is no file" in refusal(tmp_path / "absent", "main")
     assert "/proc/PID/root/" in refusal(tmp_path / "absent", "main")
     assert "cannot be opened" in refusal(f"{empty}/main", "main")

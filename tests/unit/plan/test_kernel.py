@@ -171,7 +171,7 @@ def test_a_text_is_no_key() -> None:
     way = attach(f"tracepoint:{EXEC}", file="filename")
     for found in plans(kernel_probe(way, metrics=(counter("file"),))):
         assert isinstance(found, Unsupported)
-        assert "'file' is no plain number" in found.reason
+        assert "'file' is not a plain number" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_an_array_of_the_kernels_own_bytes() -> None:
     ("old", "new", "said"),
     [
         ("dfd", "other", "has no field 'dfd'"),
-        ("s32 dfd;\toffset:16;\tsize:4", "s32 dfd;\toffset:16;\tsize:3", "3 bytes, which are no number"),
+        ("s32 dfd;\toffset:16;\tsize:4", "s32 dfd;\toffset:16;\tsize:3", "3 bytes, so it is not a number"),
         ("int common_pid;\toffset:4", "int common_pid;\toffset:8", "common_pid at another place"),
         ("s32 dfd;", "s32 dfd[];", "an array that is not known"),
     ],

@@ -80,7 +80,7 @@ def test_a_constant_takes_the_type_of_the_other_places_if_it_fits() -> None:
             "$arg1 has the types s32 and u64 at different places of the probe: choose one, such as $arg1:s32",
         ),
         (("-4@%eax",), "$arg1:u64", "$arg1 has 4 bytes ('-4@%eax'), and u64 would read more"),
-        (("-4@%eax",), "+0($arg1):string", "$arg1 has 4 bytes ('-4@%eax'), so it is no address"),
+        (("-4@%eax",), "+0($arg1):string", "$arg1 has 4 bytes ('-4@%eax'), so it is not an address"),
         (("-4@%eax",), "$arg2", "the USDT probe has arguments up to $arg1, and no $arg2"),
         (("",), "$arg1", "the USDT probe has no arguments, and no $arg1"),
         (("8@(%rax,%rbx,8)",), "$arg1", "'8@(%rax,%rbx,8)' is computed of several registers or a symbol"),

@@ -127,7 +127,7 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "fifo", Path("/dev/null")):
         with pytest.raises(NotRegularError) as refused:
             open_regular(path)
-        assert cannot_be_read(refused.value) == "is no regular file"
+        assert cannot_be_read(refused.value) == "is not a regular file"
     assert os.listdir("/proc/self/fd") == before
 
 

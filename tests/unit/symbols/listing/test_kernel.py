@@ -97,9 +97,9 @@ def test_what_can_be_probed(kernel: Make, glob: str, attach: list[str]) -> None:
         ("kprobe:twic?", "matches no function that can be probed: several functions share the name 'twice'."),
         (
             "nfs:nfs_open",
-            "begins with 'nfs', which is no kind of probe, no system of tracepoints and no loaded module",
+            "which is neither a kind of probe nor a system of tracepoints nor a loaded module",
         ),
-        ("nfs:*", "begins with 'nfs', which is no kind of probe"),
+        ("nfs:*", "begins with 'nfs', which is neither a kind of probe"),
         ("kprobes:vfs_read", ", did you mean 'kprobe'?"),
         ("fentry:nfs:nfs_open", "is not loaded, and an fprobe cannot wait for it"),
         ("fexit:twice", "several functions are called 'twice', and an fprobe would take them all"),
