@@ -29,6 +29,7 @@ def locked(name: str) -> dict[str, Version]:
     ("name", "wanted"),
     [
         ("runtime.txt", PROJECT["project"]["dependencies"]),
+        ("runtime.txt", PROJECT["project"]["optional-dependencies"]["names"]),
         ("build.txt", PROJECT["build-system"]["requires"]),
         ("release.txt", PROJECT["dependency-groups"]["release"]),
     ],
