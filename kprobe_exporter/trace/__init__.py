@@ -3,5 +3,5 @@
 Takes a definition, an attach string or a tool. Gives lines of text, JSON objects, tables, histograms, or the
 YAML that does the same; counted stacks; recordings.
 May import aggregate, config, elf, errors, export, export/stacks, grammar, identity, labels, model, plan,
-probing, service, source, symbols, tools, tracefs and util.
+probing, recording, service, source, symbols, tools, tracefs and util.
 """

@@ -16,8 +16,9 @@ from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import Batch, Layout, Record
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
+from kprobe_exporter.recording.describe import json_value
 from kprobe_exporter.trace import record_lines as module
-from kprobe_exporter.trace.objects import json_value, show_object, show_text
+from kprobe_exporter.trace.objects import show_object, show_text
 from kprobe_exporter.trace.record_lines import Lines
 from tests.support.program_code import Code
 

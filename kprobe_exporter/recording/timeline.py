@@ -1,0 +1,71 @@
+"""Draws records as a timeline, which ui.perfetto.dev shows."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kprobe_exporter.aggregate.recipes import passes
+from kprobe_exporter.export.perfetto import Clocks, Thread, Timeline
+from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
+from kprobe_exporter.recording.describe import describer, text
+
+
+class _Event(NamedTuple):
+    """How the records of one layout are drawn. ``nested``: calls, which lie in each other on their thread."""
+
+    probe: str
+    describe: Callable[[Record], Mapping[str, Any]]
+    passes: Callable[[Record], bool]
+    nested: bool
+
+
+class TimelineEvents:
+    """Adds records and losses to a timeline. Not thread-safe.
+
+    ``name`` returns the name of a thread whose records do not hold it.
+    """
+
+    def __init__(self, timeline: Timeline, name: Callable[[int], bytes | None] = lambda tid: None) -> None:
+        self._timeline = timeline
+        self._name = name
+        self._events: dict[int, _Event] = {}
+
+    def add(self, probe: str, layout: Layout, join: Join | None = None, *conditions: Where | None) -> None:
+        """Register an installed probe before its records come. They have to meet the conditions."""
+        tests = [passes(layout, condition) for condition in conditions if condition is not None]
+        self._events[layout.layout_id] = _Event(
+            probe,
+            describer(probe, layout),
+            lambda record: all(test(record) for test in tests),
+            nested=join is not None and (join.by == "stack" or join.key == ("tid",)),
+        )
+
+    def consume(self, batch: Batch) -> None:
+        """Add the events of a batch."""
+        for record in batch.records:
+            event = self._events[record[LAYOUT_ID]]
+            if event.passes(record):
+                self._draw(event, event.describe(record))
+        for loss in batch.losses:
+            self._timeline.loss(loss.cpu, loss.start, loss.end)
+
+    def _draw(self, event: _Event, made: Mapping[str, Any]) -> None:
+        tid = made["tid"]
+        thread = Thread(tid, made["pid"], made["comm"] or text(self._name(tid) or b"") or f"thread {tid}")
+        values = {name: made[name] for name in ("return", "error", "caller", "cpu") if name in made}
+        values |= made["args"]
+        if (duration := made.get("duration_ns")) is None:
+            self._timeline.instant(thread, event.probe, made["time_ns"], values)
+        elif event.nested:
+            self._timeline.call(thread, event.probe, made["time_ns"], duration, values)
+        else:
+            values |= {"tid": thread.id, "comm": thread.name}
+            self._timeline.pair(event.probe, event.probe, made["time_ns"], duration, values)
+
+
+def clocks() -> Clocks:
+    """Return this moment on the clocks of a timeline."""
+    return Clocks(
+        *map(time.clock_gettime_ns, (time.CLOCK_MONOTONIC, time.CLOCK_REALTIME, time.CLOCK_BOOTTIME))
+    )
