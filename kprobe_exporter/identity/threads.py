@@ -1,5 +1,6 @@
 """A thread's name and process by its id: from /proc while it lives, else from what the kernel saved."""
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -45,10 +46,18 @@ def living(proc: Path = Path("/proc")) -> dict[int, bytes]:
     """Return the names of all threads that live, by id. Costs about 20 µs a thread."""
     found: dict[int, bytes] = {}
     place = host_proc(proc)
-    for task in place.glob("[0-9]*/task/[0-9]*") if place is not None else ():
-        with suppress(OSError):  # it may have ended
-            found[int(task.name)] = _as_in_events((task / "comm").read_bytes())
+    for process in _numbers(place) if place is not None else ():
+        for task in _numbers(process / "task"):
+            with suppress(OSError):  # it may have ended
+                found[int(task.name)] = _as_in_events((task / "comm").read_bytes())
     return found
+
+
+def _numbers(directory: Path) -> list[Path]:
+    """Return what has a number as its name; nothing if the process has ended, for which glob() fails."""
+    with suppress(OSError):
+        return [directory / name for name in os.listdir(directory) if name.isdigit()]
+    return []
 
 
 def _as_in_events(text: bytes) -> bytes:

@@ -3,6 +3,8 @@
 import os
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,25 @@ def test_a_living_thread(machine: Machine) -> None:
     machine.born(7, 5, b"a\nb c")
     assert (machine.threads.comm(7), machine.threads.tgid(7)) == (b"a\nb c", 5)
     assert machine.scans == 0
+
+
+def test_a_process_that_ends_while_all_are_listed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number in (5, 6):
+        task = tmp_path / f"{number}/task/{number}"
+        task.mkdir(parents=True)
+        (task / "comm").write_text(f"name{number}\n")
+
+    def ended(real: Callable[[str | Path], object], place: str | Path) -> object:
+        if str(place) == f"{tmp_path}/6/task":
+            raise FileNotFoundError(2, "No such file or directory", str(place))
+        return real(place)
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, partial(ended, getattr(os, name)))
+    monkeypatch.setattr(threads, "host_proc", lambda proc: proc)
+    assert threads.living(tmp_path) == {5: b"name5"}
 
 
 def test_the_idle_thread(machine: Machine) -> None:
