@@ -28,6 +28,7 @@ from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_set import ProbeSet
 from kprobe_exporter.agent.probe_stacks import ProbeStacks
 from kprobe_exporter.agent.rate_limit import Trip
+from kprobe_exporter.agent.recorder import Recorder
 from kprobe_exporter.agent.replaced_files import ReplacedFiles, plan_again, report, retained, successors
 from kprobe_exporter.agent.supervisor import Observation, Supervisor
 from kprobe_exporter.agent.thread_events import Identities
@@ -118,6 +119,7 @@ class Agent:
         self._container_files = ContainerFiles(containers)
         self._container_probes = ContainerProbes(self._container_files)
         self._otlp: OtlpExport | None = None
+        self.recorder = Recorder(self._aggregator.counters, lambda: stop.recordings)
 
     def __enter__(self) -> "Agent":
         try:
@@ -142,6 +144,7 @@ class Agent:
         self._started = True
         self._stack.callback(self._supervisor.close)
         self._supervisor.start()
+        self.recorder.start()
 
     def failed(self, error: BaseException) -> None:
         """Stop the agent: this error ended a background thread or a change of probes."""
@@ -192,6 +195,7 @@ class Agent:
                 self._audit.family(),
                 self._supervisor.overhead.family(probe.name for probe in probes),
                 *(self._otlp.families() if self._otlp else ()),
+                *self.recorder.families(),
             ),
             tuple(statuses),
             self._config.settings.namespace,
@@ -258,6 +262,8 @@ class Agent:
                 exports, self._config.lines, self._identities.attributes, self._aggregator.exemplify
             )
             self._stack.callback(self._otlp.close)
+            if self._config.otlp is not None:
+                self.recorder.announce = self._otlp.announce
         known = self._aggregator, self._identities, self._stacks
         self._stack.callback(self._programs.close)
         recorded_stacks = RecordedStacks(self._programs)
@@ -273,6 +279,7 @@ class Agent:
         self._probe_set = ProbeSet(instance, self._installer, self._pipeline, self._source, *known)
         self._source.start()
         self._stack.callback(self._probe_set.off)
+        self._stack.callback(self.recorder.close)
         self._stack.callback(self._probe_set.poller.close)
         self._probe_set.poller.start()
         if self._otlp is not None:
@@ -303,6 +310,9 @@ class Agent:
         plans = {plan.probe.name: plan for plan in self._installer.plan(coming, config.settings)}
         settings = config.settings
         self._aggregator.limit(settings.max_series, settings.max_series_total, settings.series_ttl)
+        if self._otlp is not None and config.otlp is not None and config.record is not None:
+            self._otlp.open("log")
+        self.recorder.configure(config.record, self._instance, settings.namespace, settings.buffer_total)
         probes = []
         for probe in config.probes:
             if probe.name in kept:
@@ -314,7 +324,7 @@ class Agent:
                     state.older = retained(before[probe.name].older, state.plan)
             probes.append(state)
         self._set_probes(tuple(probes), frozenset(f"{settings.namespace}_{name}" for name in found.reset))
-        self._probe_set.prune()
+        self._prune()
         self._config = config
         log.info("%s (%s)", summary((probe.name, probe.shown) for probe in probes), found)
 
@@ -370,14 +380,21 @@ class Agent:
             self._set_probes(tuple(changes.get(probe, probe) for probe in probes))
             report(replaced)
         if changes or self._instance.retired:
-            self._probe_set.prune()
+            self._prune()
+
+    def _prune(self) -> None:
+        if self._probe_set.prune():
+            self.recorder.wiped()
 
     def _plan(self, probes: Sequence[Probe]) -> list[ProbePlan]:
         return self._installer.plan(probes, self._config.settings)
 
     def _set_probes(self, probes: tuple[ProbeState, ...], reset: Collection[str] = ()) -> None:
         try:
+            # A probe that goes must not be hit for a recording while its last counts are read.
+            self.recorder.follow([probe for probe in self._probe_set.probes if probe in probes])
             self._probe_set.replace(probes, reset)
+            self.recorder.follow(self._probe_set.probes)
         except BaseException as error:
             self.failed(error)
             raise

@@ -17,7 +17,7 @@ from kprobe_exporter.export.lines import Destination, LineWriter
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import Channel, Sender, SignalCounts, short_turns
 from kprobe_exporter.export.otlp.clock import WallClock
-from kprobe_exporter.export.otlp.encode import Requests
+from kprobe_exporter.export.otlp.encode import Attribute, Requests, log_record
 from kprobe_exporter.export.otlp.metrics import Conversion, Pusher, pack, size
 from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.select import Identity, Selector
@@ -98,7 +98,7 @@ class OtlpExport:
         self._builder = Builder(self._descriptions, self._clock)
         self._probes: dict[int, tuple[str, int | None]] = {}
         self._removed: dict[int, None] = {}  # by layout_id, the oldest first
-        self._channels: dict[Signal, Channel[Emission]] = {}
+        self._channels: dict[Signal, Channel[Emission | bytes]] = {}
         self._limited: Counter[Signal] = Counter()
         self._pusher: Pusher | None = None
         self._left = FLUSH
@@ -189,7 +189,11 @@ class OtlpExport:
             name = NAMES[signal]
             build = self._builder.span if signal == "span" else self._builder.log
             sender = connect(NAMES[signal], self._settings, self._requests)
-        channel = Channel(name, build, sender, self._otlp.queue, arrived=self._arrived, memory=memory)
+
+        def encoded(item: Emission | bytes) -> bytes:
+            return item if isinstance(item, bytes) else build(item)
+
+        channel = Channel(name, encoded, sender, self._otlp.queue, arrived=self._arrived, memory=memory)
         channel.start()
         self._channels[signal] = channel
 
@@ -239,12 +243,17 @@ class OtlpExport:
             counts["metrics"] = self._pusher.counts()
         return tuple(_family(what, counts) for what in HELP)
 
+    def announce(self, event: str, body: str, attributes: Mapping[str, Attribute]) -> None:
+        """Send a log record of the agent's own, once ``open`` has been called for log records."""
+        now = time.time_ns()
+        self._channels["log"].put(log_record(now, now, event, body, attributes, 0, 0, error=False))
+
     def _put(self, signal: Signal, emission: Emission) -> bool:
         return self._channels[signal].put(emission)
 
-    def _arrived(self, emissions: Sequence[Emission]) -> None:
+    def _arrived(self, items: Sequence[Emission | bytes]) -> None:
         """Make the spans among them exemplars: the collector took them, so their traces can be found."""
-        for record, trace, span, *_ in emissions:
+        for record, trace, span, *_ in (item for item in items if not isinstance(item, bytes)):
             probe, place = self._probes.get(record[LAYOUT_ID], ("", None))
             if span and place is not None:
                 took = record[place]
@@ -259,11 +268,13 @@ class OtlpExport:
         return (channel.counts() if channel else SignalCounts()).plus(dropped=self._limited[signal])
 
 
-def memory(emission: Emission) -> int:
+def memory(emission: Emission | bytes) -> int:
     """Return about how many bytes of memory an emission takes, in 1 µs: sys.getsizeof() would take 6 µs.
 
     Names of functions are counted as if no other emission had them. A test compares this with tracemalloc.
     """
+    if isinstance(emission, bytes):
+        return len(emission)
     record, stack = emission.record, emission.stack
     size = EMISSION_BYTES + VALUE_BYTES * (len(record) + len(stack)) + sum(map(len, stack))
     for value in record:

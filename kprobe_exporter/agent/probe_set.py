@@ -109,14 +109,19 @@ class ProbeSet:
                     self._aggregator.detach(attached.layout)
         self._publish(probes)
 
-    def prune(self) -> None:
-        """Delete retired definitions, if there are too many, or where a container has ended."""
+    def prune(self) -> bool:
+        """Delete retired definitions, if there are too many, or where a container has ended.
+
+        Return whether that emptied the ring buffers.
+        """
         with suppress(OSError):
             if (wiped := prune(self._instance, self._now.parts, self._read_out)) is not None:
                 lost, loss = wiped
                 log.info("deleted retired definitions; at least %d events were lost by it", lost)
                 self._aggregator.lose("wiped", lost)
                 self._source.call(lambda: self._pipeline.consume(Batch(losses=[loss])))
+                return True
+        return False
 
     def interrupted(self, name: str = "") -> None:
         """Drop the open calls of this probe, or of all: they may have ended while recording was stopped."""

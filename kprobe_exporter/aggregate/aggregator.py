@@ -387,6 +387,12 @@ class Aggregator:
                     recorded[attached.probe] += attached.recorded
         return recorded
 
+    def counters(self, names: Collection[str]) -> dict[str, float]:
+        """Return the values of those of these counters that exist, of all label sets together."""
+        with self._lock:
+            found = {name: self._metrics[name].series.cells for name in names if name in self._metrics}
+            return {name: sum(cell[0] for cell in cells.values()) for name, cells in found.items()}
+
     def spreads(self) -> dict[tuple[str, str], Spread]:
         """Return the counts of all histograms so far, by probe and the histogram's name."""
         with self._lock:

@@ -39,6 +39,8 @@ HELP = {
     " value.",
     "config_last_reload_successful": "1 if the agent runs with the configuration that it read last.",
     "config_last_reload_success_timestamp_seconds": "Time at which the running configuration was read.",
+    "recordings_total": "Recordings by their outcome: written, refused by the budget, or failed.",
+    "recordings_bytes": "Size of all files of recordings.",
     "kernel_read_age_seconds": "Time since the kernel's own counts were last read.",
     "ring_buffer_bytes": "Bytes of unread events in the ring buffers of all CPUs.",
 }
@@ -87,6 +89,14 @@ def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tupl
 def overrun_families(overruns: Mapping[str, int]) -> tuple[Family, ...]:
     """Return how often a source went over its budget, by its kind."""
     return (_by("source", "budget_overruns_total", overruns),)
+
+
+def recording_families(results: Mapping[tuple[str, str], int], kept: int) -> tuple[Family, ...]:
+    """Return how often each recording was cut, by its outcome, and the bytes of all files."""
+    return (
+        _family("recordings_total", dict(results.items()), "recording", "result"),
+        _family("recordings_bytes", {(): kept}),
+    )
 
 
 def agent_families(

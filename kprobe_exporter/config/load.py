@@ -30,6 +30,8 @@ from kprobe_exporter.config.metrics import MetricBuilder, duration_buckets, retu
 from kprobe_exporter.config.model import MAXACTIVE, Config, Export, LinesExport, Metric, Otlp, Probe, Settings
 from kprobe_exporter.config.names import MetricNames, wrong_with_space
 from kprobe_exporter.config.otlp import ExportModel, LinesModel, OtlpModel
+from kprobe_exporter.config.record import RecordModel
+from kprobe_exporter.config.record_checks import Conditions, condition_metrics, record_of
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
 from kprobe_exporter.config.wording import quote
@@ -59,6 +61,7 @@ class _Loading:
         self.environ = environ
         self.has_otlp = False
         self.native = False
+        self.conditions: Conditions = {}
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
 
@@ -76,7 +79,12 @@ class _Loading:
         lines = LinesExport(**dict(self._merged(files, "lines", LinesModel)))
         _check_probe_names(files)
         names = MetricNames(settings.namespace)
+        recorded = next((file for file in files if "recordings" in _mapping(file, "record")), None)
+        record = self._merged(files, "record", RecordModel)
+        if recorded is not None:
+            self.conditions = condition_metrics(record, recorded)
         probes = list(self._probes(files, names))
+        checked = record_of(record, probes, recorded) if recorded and not self.problems else None
         if not probes and not self.problems:
             where = files[0].source.file if files else "(none)"
             sentence = "there is no probe: write at least one, as {name: exec, attach: …}"
@@ -86,7 +94,7 @@ class _Loading:
         if otlp and self.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             with_otlp[0].warn(("otlp",), DISABLED)
             otlp, probes = None, [_without_otlp(probe) for probe in probes]
-        elif otlp and otlp.metrics is None and not any(_exports(probe, "log", "span") for probe in probes):
+        elif otlp and not (otlp.metrics or checked or any(_exports(p, "log", "span") for p in probes)):
             with_otlp[0].warn(("otlp",), IDLE)
         return Config(
             settings,
@@ -95,6 +103,7 @@ class _Loading:
             tuple(map(str, sorted(set(self.warnings)))),
             otlp,
             lines if any(_exports(probe, "line") for probe in probes) else None,
+            checked if checked is not None and checked.recordings else None,
         )
 
     def _files(self, paths: Sequence[Path]) -> Iterator[Report]:
@@ -170,6 +179,15 @@ class _Loading:
             refuse_probe(model, attached, report)
         attached = with_lets(model.let or {}, attached, report.below(("let",)))
         metrics = self._metrics(written.get("metrics"), model, attached, names, report)
+        conditions = self.conditions.get(model.name or "", ())
+        for counter, here in conditions:
+            metric = MetricBuilder(counter, model, attached, here).metric()
+            if sentence := names.add(metric, f"a recording at {here.where(())}"):
+                here((), sentence)
+            metrics[metric.name] = metric
+        kept = model.model_dump(include={"help", "enabled", "optional", "stack", "aggregate", "critical"})
+        if conditions and model.aggregate == "auto":
+            kept["aggregate"] = "events"  # the kernel's own counts are read once a second
         return Probe(
             name=model.name or "",
             attach=tuple(one.attach for one in attached),
@@ -185,7 +203,7 @@ class _Loading:
             outstanding=outstanding_of(model, attached, report),
             within=within_of(model, attached, report),
             export=self._export(written.get("export"), model, attached, report),
-            **model.model_dump(include={"help", "enabled", "optional", "stack", "aggregate", "critical"}),
+            **kept,
         )
 
     def _metrics(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from kprobe_exporter.config.recordings import RecordSettings
 from kprobe_exporter.grammar.formula import DURATION, Node, split
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
@@ -330,7 +331,7 @@ class Config:
 
     ``warnings`` are lines for the user, each with its file, line and column, about valid keys that are read
     differently than written or have no effect. ``otlp`` is None if no file has this key, and ``lines`` if no
-    probe that is enabled is exported as lines.
+    probe that is enabled is exported as lines. ``record`` is None without recordings.
     """
 
     settings: Settings
@@ -339,6 +340,7 @@ class Config:
     warnings: tuple[str, ...] = ()
     otlp: Otlp | None = None
     lines: LinesExport | None = None
+    record: RecordSettings | None = None
 
     @property
     def exports(self) -> Otlp | None:

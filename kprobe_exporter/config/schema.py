@@ -41,6 +41,7 @@ from kprobe_exporter.config.fields import (
 )
 from kprobe_exporter.config.model import METRIC_KINDS, Aggregate, MetricKind, SourceName
 from kprobe_exporter.config.otlp import Exported, LinesModel, OtlpModel
+from kprobe_exporter.config.record import RecordModel
 
 
 class MetricModel(Strict):
@@ -299,6 +300,8 @@ class Document(Strict):
     """The destination of the events that are exported as lines of JSON (`export: line`)."""
     otlp: OtlpModel = Field(default_factory=OtlpModel)
     """The destinations of OpenTelemetry's log records, spans and metrics; without it nothing is sent."""
+    record: RecordModel = Field(default_factory=RecordModel)
+    """Recordings of the last seconds before an event, for trace-cmd and Perfetto."""
 
 
 def json_schema() -> dict[str, Any]:

@@ -235,14 +235,7 @@ class _Tracepoint:
 
     def _in_page(self, shown: dict[str, str], wanted: set[str]) -> tuple[Arg, ...]:
         """Return the arguments that the event's record holds, and the thread's name."""
-        args = []
-        for name, field in shown.items():
-            found = self.form.fields[field]
-            kind: ArgKind = "str" if found.text else "bare" if found.array else "int"
-            element = _element(found)
-            read = f"{element}[{found.length}]" if kind == "bare" else element if found.retyped else ""
-            pointer, unsigned = _is_pointer(found), found.unsigned
-            args.append(Arg(name, kind, type=read, field=field, pointer=pointer, unsigned=unsigned))
+        args = [_field_arg(name, self.form.fields[field]) for name, field in shown.items()]
         comm = self.fields.thread_name()
         return (*args, *(comm._replace(name=name) for name in self.fields.thread_names(wanted)))
 
@@ -279,6 +272,28 @@ class _Tracepoint:
                 reason = f"the kernel would compare '{name}' as it is recorded, not as {read}"
                 return Unsupported(spec.target, reason)
         return replace(spec, filter=parsed.render())
+
+
+def whole_event(layout_id: int, form: EventFormat) -> Layout:
+    """Return the layout of a tracepoint's own event with all its fields that can be read."""
+    args = tuple(_field_arg(name, field) for name, field in form.fields.items() if is_readable(field))
+    return Layout(layout_id, form.name, form.name, "tracepoint", form.name, args)
+
+
+def is_readable(field: FormatField) -> bool:
+    """Whether the field is a number, a string, or an array of numbers inside the record."""
+    if field.fetch_type is not None:
+        return True
+    numbers = field.length and not field.type.startswith("__")
+    return bool(numbers) and field.size // field.length in (1, 2, 4, 8)
+
+
+def _field_arg(name: str, found: FormatField) -> Arg:
+    """Return the argument that is a field of a record."""
+    kind: ArgKind = "str" if found.text else "bare" if found.array else "int"
+    element = _element(found)
+    read = f"{element}[{found.length}]" if kind == "bare" else element if found.retyped else ""
+    return Arg(name, kind, type=read, field=found.name, pointer=_is_pointer(found), unsigned=found.unsigned)
 
 
 def _typed(form: EventFormat, attach: Attach) -> EventFormat:

@@ -1,7 +1,9 @@
 """Choosing the source that reads this kernel's events, and setting it up."""
 
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -137,6 +139,31 @@ def unreadable(instance: Instance, event_source: EventSource, system: str, layou
             "its stacks are asked for, and this process may not see the kernel's symbols: restart the agent"
         )
     return None
+
+
+def read_files(
+    instance: Instance,
+    geometry: Geometry,
+    pages: Mapping[int, int],
+    layouts: Mapping[Layout, str],
+    filters: Filters,
+    names: KernelNames,
+    deliver: Callable[[Batch], None],
+) -> None:
+    """Deliver all records of pages that were copied from an instance, single events in the order of time.
+
+    ``pages`` are descriptors of files by CPU, ``layouts`` map to the systems of their events. An event that
+    is gone or redefined is left out.
+    """
+    shapes = []
+    for layout, system in layouts.items():
+        with suppress(GrammarError):
+            if (text := instance.event_format(system, layout.event)) is not None:
+                shapes.append(shape(layout, text))
+    formats = (instance.event_format("ftrace", name) for name in ("kernel_stack", "user_stack"))
+    parser = PageParser(geometry, shapes, names, stacks(*formats), True, {}, filters, NO_JOINS)
+    most = max((os.fstat(file).st_size // geometry.page for file in pages.values()), default=0)
+    BinaryPipe(pages, parser, deliver, 1 + most, geometry.page).empty(last=True)
 
 
 class BufferReader:

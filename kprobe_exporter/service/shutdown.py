@@ -22,6 +22,8 @@ class Shutdown:
     def __init__(self) -> None:
         self._read, self.wake_up_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._set = self._reload = self.signalled = self.gives_up = False
+        self.recordings = 0
+        """The requests for a recording so far; a thread looks at it several times a second."""
 
     def set(self) -> None:
         self._set = True
@@ -36,6 +38,10 @@ class Shutdown:
         """Make ``wait`` return. Signal handlers may call it; a request during a reload causes another one."""
         self._reload = True
         self._wake()
+
+    def ask_recording(self) -> None:
+        """Count one more request for a recording. Signal handlers may call it."""
+        self.recordings += 1
 
     def is_set(self) -> bool:
         return self._set

@@ -16,7 +16,7 @@ from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, record_filters, source_recipe
 from kprobe_exporter.config.model import Attach, Label, Metric, Probe, Settings
 from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
-from kprobe_exporter.grammar.event_format import FormatField, parse_format
+from kprobe_exporter.grammar.event_format import parse_format
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.labels import decoders
@@ -32,6 +32,7 @@ from kprobe_exporter.plan import (
     wants_symbols,
     wants_tgid,
 )
+from kprobe_exporter.plan.tracepoint import is_readable
 from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.probing.event_source import BufferReader, EventSource, choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
@@ -317,12 +318,4 @@ def _fetching(attach: Attach, kernel: Kernel) -> Attach:
         fields = parse_format(text).fields
     except GrammarError:
         return attach
-    return replace(attach, fetch={name: name for name, field in fields.items() if _readable(field)})
-
-
-def _readable(field: FormatField) -> bool:
-    """Whether the field is a number, a string, or an array of numbers inside the record."""
-    if field.fetch_type is not None:
-        return True
-    numbers = field.length and not field.type.startswith("__")
-    return bool(numbers) and field.size // field.length in (1, 2, 4, 8)
+    return replace(attach, fetch={name: name for name, field in fields.items() if is_readable(field)})

@@ -13,11 +13,13 @@ from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.kept_settings import KeptSettings, SharedFilters
 from kprobe_exporter.tracefs.marker import marker_seconds, marking_thread
 from kprobe_exporter.tracefs.ownership import (
+    INSTANCES,
     MARKER,
     OF_THREADS,
     alone,
     busy,
     contents,
+    instances_of,
     is_marked,
     mark,
     refuse_foreign,
@@ -114,13 +116,13 @@ class Instance:
                 continue
             except OSError as error:
                 if fresh:
-                    _rmdir(files, path)
+                    _rmdir(files, name)
                 raise TracefsError(f"{path} cannot be locked: {error.strerror}.") from None
             if lock is None:
                 raise busy(name)
             instance = cls(files, name, lock, removal)
             try:
-                if fresh and not files.exists(f"{path}{OF_THREADS}"):
+                if fresh and instances_of(files, name) == [name]:
                     instance._sweep(logging.INFO)
                     return instance
                 instance._reclaim()
@@ -135,10 +137,18 @@ class Instance:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def set_up(self, buffer_kib: int, record_tgid: bool) -> None:
+    def set_up(
+        self,
+        buffer_kib: int,
+        record_tgid: bool,
+        *,
+        recording: bool = True,
+        keys: str = "global.buffer_size or global.buffer_total",
+    ) -> None:
         """Set clock, buffer size and options before anything is recorded. ``buffer_kib`` is per CPU.
 
         The clock is set first, as writing it clears the instance's buffer (tracing_set_clock, trace.c).
+        ``keys`` are those of the configuration that give the size.
         """
         self.write("trace_clock", "mono")
         self._buffer_kib = buffer_kib
@@ -147,11 +157,11 @@ class Instance:
         except OSError as error:
             raise TracefsError(
                 f"the kernel refuses a ring buffer of {buffer_kib} KiB per CPU ({error.strerror}): "
-                "lower global.buffer_size or global.buffer_total."
+                f"lower {keys}."
             ) from None
         if record_tgid:
             self.write("options/record-tgid", "1")
-        self.write("tracing_on", "1")
+        self.write("tracing_on", str(int(recording)))
         self.settings.keep()
 
     def open_threads(self) -> "Instance":
@@ -172,7 +182,7 @@ class Instance:
             made.set_up(min(self._buffer_kib, MAX_THREADS_KIB), record_tgid=False)
             made.pipes = made.open_raw()
         except BaseException:
-            _rmdir(files, made.path)
+            _rmdir(files, made.name)
             raise
         self.threads = made
         return made
@@ -345,7 +355,7 @@ class Instance:
             removal.begin()
             switch_off(self.files, self.path, removal)
         with alone(self.files):
-            if there and not (removed := _rmdir(self.files, self.path)):
+            if there and not (removed := _rmdir(self.files, self.name)):
                 log.warning("%s is still in use by another process and stays.", self.path)
             try:
                 self._sweep(logging.DEBUG, unmark=removed)
@@ -368,7 +378,7 @@ class Instance:
         log.info("removing what a killed agent left: %s, with %d events", self.path, number)
         self.removal.begin()
         switch_off(self.files, self.path, self.removal)
-        removed = _rmdir(self.files, self.path)
+        removed = _rmdir(self.files, self.name)
         self._sweep(logging.INFO, unmark=removed)
         if self._lock is not None:
             os.close(self._lock)
@@ -380,12 +390,12 @@ class Instance:
             )
 
 
-def _rmdir(files: Tracefs, path: str) -> bool:
-    """Remove an instance and that of its threads, with their triggers and events. Return False if in use."""
+def _rmdir(files: Tracefs, name: str) -> bool:
+    """Remove the instances of an agent, with their triggers and events. Return False if one is in use."""
     removed = True
-    for each in (f"{path}{OF_THREADS}", path):
+    for each in reversed(instances_of(files, name)):
         try:
-            files.rmdir(each)
+            files.rmdir(f"{INSTANCES}/{each}")
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,9 @@ MOST_NAMED = 10
 OF_THREADS = ".threads"
 """The end of the name of an agent's second instance. The marker shows that this one is ours, too: no agent
 can have its own instance there, because configured names have no dot."""
+
+FURTHER = re.compile(r"\.threads|\.[a-z_][a-z0-9_]{0,39}\.[ab]")
+"""The ends of the names of an agent's further instances: of threads, and the two of a recording."""
 
 INSTANCES = "instances"
 """The directory that a process locks while it makes or removes an instance and its marker."""
@@ -77,9 +81,18 @@ def is_marked(files: Tracefs, name: str) -> bool:
 
 def contents(files: Tracefs, name: str) -> list[str]:
     """Return what exists under a name: the instances, and the events of the group."""
-    instances = [f"{INSTANCES}/{each}" for each in (name, f"{name}{OF_THREADS}")]
-    there = [path for path in instances if files.exists(path)]
+    there = [f"{INSTANCES}/{each}" for each in instances_of(files, name)]
     return there + [f"{d.group}/{d.event}" for d in list_definitions(files) if d.group == name]
+
+
+def instances_of(files: Tracefs, name: str) -> list[str]:
+    """Return the instance of this name, and the further ones of its agent."""
+    try:
+        names = files.names(INSTANCES)
+    except OSError:
+        return []
+    further = [one for one in names if one.startswith(name) and FURTHER.fullmatch(one, len(name))]
+    return [name] * (name in names) + further
 
 
 def refusal(files: Tracefs, name: str) -> str | None:

@@ -4,12 +4,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.workload import Child
+from tests.support.trace_cmd import report
 from tests.support.trace_process import traces
 
 pytestmark = pytest.mark.skipif(
@@ -28,12 +28,6 @@ def opens() -> None:
             os.close(os.open("/", FLAGS[number % len(FLAGS)]))
         except OSError as error:  # "/" is a directory, and every kind of open succeeds
             raise SystemExit(1) from error
-
-
-def report(file: Path, *options: str) -> list[str]:
-    command = ["trace-cmd", "report", *options, str(file)]
-    found = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True)
-    return found.stdout.splitlines()
 
 
 def record(directory: Path, child: Child, *definition: str) -> Path:

@@ -19,6 +19,7 @@ from tests.support.fake_tracefs import FakeTracefs
 
 CONFIG = """
 otlp: {endpoint: "http://127.0.0.1:4318", metrics: {interval: 60s}}
+record: {directory: "DIRECTORY/files", recordings: [{name: slow, probes: [open]}]}
 probes:
   - {name: open, attach: "kretprobe:do_open"}
   - {name: read, attach: "call:do_read", export: span, fetch: {size: "$arg3:u64"}, outstanding: {weigh: size}}
@@ -43,7 +44,7 @@ def agent() -> Iterator[Agent]:
     collector = Mock(export=len, pause=float)
     with TemporaryDirectory() as directory, patch.object(otlp, "connect", lambda *_: collector):
         config = Path(directory) / "config.yaml"
-        config.write_text(CONFIG)
+        config.write_text(CONFIG.replace("DIRECTORY", directory))
         config.chmod(0o600)
         files = FakeTracefs(Path(directory), {"do_open", "do_read"})
         with Agent(load([config], DECODERS), files, Shutdown()) as made:

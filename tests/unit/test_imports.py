@@ -281,16 +281,19 @@ def test_only_one_module_writes_below_tracefs() -> None:
         "files.py": {"os.open", "(self.root / path).mkdir", "(self.root / path).rmdir"},
         # These write through files.py: they call the Tracefs that they are given.
         "instance.py": {"files.mkdir", "files.rmdir"},
+        "recording_buffers.py": {"self._files.mkdir", "self._files.rmdir"},
         "marker.py": {"os.open"},  # /dev/null
     }
 
 
 def test_nothing_else_writes_files() -> None:
-    """But for what writes a file that the command line names; an archive is made in memory."""
+    """But for what writes a file that the command line or the configuration names; an archive is made in
+    memory."""
     elsewhere = [module for module in PYTHON if package_of(module) != "tracefs"]
     writers = {module.name: calls for module in elsewhere if (calls := set(opens_for_writing(module)))}
     assert writers == {
         "archive.py": {"tarfile.open"},
+        "directory.py": {"open", "os.open", "os.unlink", "self.path.mkdir"},  # files of recordings
         "file_access.py": {"open", "temporary.unlink"},
         "lines.py": {"os.open"},  # a file of events
         "listen.py": {"path.unlink"},  # a Unix socket, its own or of a process that has ended

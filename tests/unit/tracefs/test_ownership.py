@@ -48,6 +48,17 @@ def test_another_tools_group_without_an_instance_stays(fake: FakeTracefs) -> Non
     assert fake.names("instances") == []
 
 
+def test_further_instances_go_with_their_agents_and_similar_names_stay(fake: FakeTracefs) -> None:
+    others = ["other.slow.a", f"{NAME}.mine", f"{NAME}.slow.c", f"{NAME}2", f"{NAME}2.slow.a"]
+    killed = Instance.acquire(fake, NAME)._lock
+    assert killed is not None
+    os.close(killed)
+    for name in (f"{NAME}.threads", f"{NAME}.slow.a", f"{NAME}.slow.b", *others):
+        fake.mkdir(f"instances/{name}")
+    Instance.acquire(fake, NAME).close()
+    assert fake.names("instances") == sorted(others)
+
+
 def test_a_long_list_is_cut(fake: FakeTracefs) -> None:
     for number in range(30):
         fake.write("kprobe_events", f"p:{NAME}/reads_{number} vfs_read")

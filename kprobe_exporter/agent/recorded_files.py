@@ -1,0 +1,115 @@
+"""Writes the window of a buffer that has stopped into the files of a recording."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from typing import BinaryIO, NamedTuple
+
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.aggregate.recipes import record_filters
+from kprobe_exporter.config.recordings import Format
+from kprobe_exporter.export.perfetto import Timeline
+from kprobe_exporter.export.trace_dat import write
+from kprobe_exporter.grammar.event_format import parse_format
+from kprobe_exporter.identity.threads import Threads
+from kprobe_exporter.model.record_layout import Geometry
+from kprobe_exporter.model.records import Batch, Layout
+from kprobe_exporter.plan.tracepoint import whole_event
+from kprobe_exporter.probing.attach import Attached
+from kprobe_exporter.probing.event_source import KernelNames, read_files
+from kprobe_exporter.recording.directory import Directory
+from kprobe_exporter.recording.pages import describe_recording, page_geometry, pages_since, read_pages
+from kprobe_exporter.recording.timeline import TimelineEvents, clocks
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.tracefs.instance import Instance
+
+ENDINGS: Mapping[Format, str] = {"trace.dat": "dat", "perfetto": "pftrace"}
+
+
+class Recorded(NamedTuple):
+    """The content of a buffer: its events as ``SYSTEM/EVENT``, the probes, and tracepoints as they are."""
+
+    events: Sequence[str] = ()
+    probes: Sequence[tuple[str, Attached]] = ()
+    tracepoints: Sequence[str] = ()
+
+
+def write_files(
+    directory: Directory,
+    base: str,
+    formats: Sequence[Format],
+    stopped: Instance,
+    recorded: Recorded,
+    symbols: Symbols,
+    since: int,
+) -> Iterator[str]:
+    """Write the events since a moment; yield the name of each file once it is complete.
+
+    Raises TracefsError, TooLarge, and OSError if a file cannot be written.
+    """
+    form = page_geometry(stopped.files)
+    with ExitStack() as stack:
+        pipes = stopped.open_raw()
+        for pipe in pipes.values():
+            stack.callback(os.close, pipe)
+        pages = {cpu: stack.enter_context(directory.temporary()) for cpu in pipes}
+        for cpu, pipe in pipes.items():
+            pages[cpu].writelines(pages_since(read_pages(stopped, pipe, form.page), since, form))
+            pages[cpu].seek(0)
+        for each in formats:
+            with directory.written(f"{base}.{ENDINGS[each]}") as file:
+                if each == "trace.dat":
+                    _write_trace_dat(file, stopped, recorded, form, pages)
+                else:
+                    _draw(file, stopped, recorded, form, pages, symbols)
+            yield f"{base}.{ENDINGS[each]}"
+
+
+def _write_trace_dat(
+    file: BinaryIO, stopped: Instance, recorded: Recorded, form: Geometry, pages: Mapping[int, BinaryIO]
+) -> None:
+    there = (each.split("/") for each in recorded.events)
+    events = [(system, event) for system, event in there if stopped.event_format(system, event) is not None]
+    # Without the kernel's symbols: they would be 10 MB of each file, and tell where the kernel lies.
+    about = describe_recording(stopped, events, form.page, [*pages], symbols=False)
+    # A CPU without a number between others would shift all that follow.
+    empty = open(os.devnull, "rb")  # noqa: SIM115
+    with empty:
+        write(file, about, [pages.get(cpu, empty) for cpu in range(max(pages) + 1)])
+
+
+def _draw(
+    file: BinaryIO,
+    stopped: Instance,
+    recorded: Recorded,
+    form: Geometry,
+    pages: Mapping[int, BinaryIO],
+    symbols: Symbols,
+) -> None:
+    """Write a timeline. Calls and pairs that began before the window are not drawn."""
+    threads, pairing = Threads(stopped.files), Pairing()
+    events = TimelineEvents(Timeline(file.write, clocks()), threads.comm)
+    layouts: dict[Layout, str] = {}
+    for name, attached in recorded.probes:
+        events.add(name, attached.layout, attached.joined, attached.residual_filter)
+        layouts |= attached.layouts
+        if attached.joined is not None:
+            pairing.add(attached.joined)
+    taken = [*layouts, *(attached.layout for _, attached in recorded.probes)]
+    numbers = count(1 + max((layout.layout_id for layout in taken), default=0))
+    for each in recorded.tracepoints:
+        system, _, event = each.partition("/")
+        if (text := stopped.event_format(system, event)) is not None:
+            layout = whole_event(next(numbers), parse_format(text))
+            events.add(event, layout)
+            layouts[layout] = system
+    filters = record_filters(attached.part_filters for _, attached in recorded.probes)
+
+    def deliver(batch: Batch) -> None:
+        events.consume(pairing.pair(batch))
+
+    for opened in pages.values():
+        opened.seek(0)
+    descriptors = {cpu: opened.fileno() for cpu, opened in pages.items()}
+    read_files(stopped, form, descriptors, layouts, filters, KernelNames(threads, symbols), deliver)

@@ -1,0 +1,371 @@
+"""Recordings hold exactly what the load did in the window: its own record is the oracle.
+
+They are read back by trace-cmd and by Perfetto's descriptors.
+"""
+
+import os
+import re
+import shutil
+import signal
+import struct
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (  # type: ignore[import-untyped]
+    Trace,
+    TrackEvent,
+)
+
+from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess
+from tests.support.kernel_ids import kernel_tid
+from tests.support.leftovers import instances
+from tests.support.mounts import mounted
+from tests.support.patience import eventually
+from tests.support.provoked_calls import getppid
+from tests.support.trace_cmd import report
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("trace-cmd") is None and not os.environ.get("CI"),
+    reason="no trace-cmd: `make test` installs it",
+)
+
+NAMED = "global: {tracefs_instance: recorder_under_test}\n"
+WINDOW = 1.0
+NAP = 0.4
+"""Seconds of the sleep that is the condition."""
+
+NAPS = '{name: naps, attach: "syscall:clock_nanosleep"}'
+MORE = '{name: more, attach: "tracepoint:sched:sched_process_exec"}'
+OPENS = "tracepoint:syscalls:sys_enter_openat"
+WHEN = "when: [{probe: naps, where: duration > 300ms && comm == 'stalls'}]"
+
+
+@dataclass
+class Recorder:
+    """An agent with one recording, and the directory of its files."""
+
+    agent: AgentProcess
+    directory: Path
+    config: Path
+
+    def files(self, ending: str = "dat") -> list[Path]:
+        return sorted(self.directory.glob(f"slow-*.{ending}"))
+
+    def wait_for_file(self, ending: str = "dat", number: int = 1) -> Path:
+        eventually(lambda: len(self.files(ending)) >= number, 20)
+        return self.files(ending)[number - 1]
+
+    def post(self, path: str) -> tuple[int, str]:
+        request = urllib.request.Request(f"{self.agent.address}{path}", method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def results(self) -> dict[str, float]:
+        found = self.agent.scrape()
+        name = "kprobe_exporter_recordings_total"
+        each = ("written", "refused", "failed")
+        return {one: found.value(name, recording="slow", result=one) for one in each}
+
+
+@pytest.fixture
+def recording(start_agent: StartAgent, tmp_path: Path) -> Callable[..., Recorder]:
+    def start(rest: str = "", *probes: str, directory: Path | None = None, budget: str = "") -> Recorder:
+        where = directory or tmp_path / "files"
+        text = configuration(where, rest, *probes, budget=budget)
+        agent = start_agent(text, "--web.enable-lifecycle", "--web.enable-recordings")
+        [config] = tmp_path.glob("config*.yaml")
+        return Recorder(agent, where, config)
+
+    return start
+
+
+def configuration(directory: Path, rest: str = "", *probes: str, budget: str = "") -> str:
+    one = f'name: slow, probes: [naps, "{OPENS}"], window: {WINDOW:.0f}s, {rest or WHEN}'
+    return (
+        f"{NAMED}probes: [{', '.join([NAPS, *probes])}]\n"
+        f"record: {{directory: {directory}, {budget} recordings: [{{{one}}}]}}\n"
+    )
+
+
+@dataclass
+class Load:
+    """What the load did: each numbered open with the moments before and after, and its nap's."""
+
+    pid: int
+    opens: dict[int, tuple[int, int]]
+    nap: tuple[int, int]
+
+    def must(self, begin: int) -> set[int]:
+        """The opens that lie within the window that begins then."""
+        return {
+            number for number, (before, _) in self.opens.items() if before >= begin and before < self.nap[1]
+        }
+
+    def may(self, begin: int) -> set[int]:
+        return {number for number, (_, after) in self.opens.items() if after >= begin}
+
+    def end(self) -> None:
+        """End the process, which waits for that: the kernel soon forgets the name of one that has ended."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def numbered_open(number: int) -> None:
+    """Open a file with a number, which is the directory that an absolute path does not need."""
+    os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC, dir_fd=number))
+
+
+def stalls(seconds: float) -> Load:
+    """Open files for a while, and then sleep for too long."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        Path("/proc/self/comm").write_text("stalls")
+        out, number, end = [], 0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            number += 1
+            before = time.monotonic_ns()
+            numbered_open(number)
+            out.append((number, before, time.monotonic_ns()))
+            time.sleep(0.001)
+        before = time.monotonic_ns()
+        time.sleep(NAP)
+        out.append((0, before, time.monotonic_ns()))
+        with os.fdopen(write, "wb") as pipe:
+            pipe.writelines(struct.pack("QQQ", *one) for one in out)
+        while True:
+            signal.pause()
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        data = pipe.read()
+    found = {number: (before, after) for number, before, after in struct.iter_unpack("QQQ", data)}
+    nap = found.pop(0)
+    return Load(pid, found, nap)
+
+
+def opens_in(file: Path, pid: int) -> dict[int, int]:
+    """The numbers of this process' opens in a trace.dat, with their times in nanoseconds."""
+    lines = report(file, "-t")
+    pattern = re.compile(rf"-{pid} +\[\d+\] (\d+)\.(\d+): sys_enter_openat: .*dfd: (?:0x)?([0-9a-f]+)")
+    found = [match for line in lines if (match := pattern.search(line))]
+    numbers = [int(match[3], 16) for match in found]
+    assert len({*numbers}) == len(numbers), "no event is there twice"
+    times = [int(match[1]) * 10**9 + int(match[2].ljust(9, "0")) for match in found]
+    return dict(zip(numbers, times, strict=True))
+
+
+def test_exactly_the_window_is_there(recording: Callable[..., Recorder]) -> None:
+    """The condition fires once for one stall, which both formats show."""
+    here = recording(WHEN + ", formats: [trace.dat, perfetto]")
+    load = stalls(2.5)
+    file = here.wait_for_file()
+    stopped = time.monotonic_ns()
+    timeline = here.wait_for_file("pftrace")
+    load.end()
+    said = f"is in {file.name} and {timeline.name}: {WINDOW:.1f} s before naps: duration > 300ms"
+    eventually(lambda: said in here.agent.output(), 5)
+    assert file.stat().st_mode & 0o777 == timeline.stat().st_mode & 0o777 == 0o600
+    assert here.directory.stat().st_mode & 0o777 == 0o700
+
+    found = opens_in(file, load.pid)
+    # The buffer stopped after the nap and before its file was there.
+    window = round(WINDOW * 1e9)
+    assert load.must(stopped - window) <= found.keys() <= load.may(load.nap[1] - window)
+    assert found
+    assert all(load.opens[number][0] <= time <= load.opens[number][1] for number, time in found.items())
+    begin = min(map(ns, re.findall(r"\] +(\d+\.\d+):", "\n".join(report(file, "-t")))))
+    assert load.must(begin) == found.keys()
+    assert "EVENTS DROPPED" not in "\n".join(report(file))
+
+    read = Trace()
+    read.ParseFromString(timeline.read_bytes())
+    tracks = {one.track_descriptor.uuid: one.track_descriptor for one in read.packet}
+    events = [one for one in read.packet if one.HasField("track_event")]
+    ours = [one for one in events if tracks[one.track_event.track_uuid].thread.tid == load.pid]
+    drawn = {
+        value.uint_value: one.timestamp
+        for one in ours
+        if one.track_event.name == "sys_enter_openat"
+        for value in one.track_event.debug_annotations
+        if value.name == "dfd"
+    }
+    assert drawn == found
+    slices = [one.timestamp for one in ours if one.track_event.type == TrackEvent.TYPE_SLICE_BEGIN]
+    stall = max(slices)
+    assert load.nap[0] <= stall <= load.nap[0] + 50_000_000
+    assert {tracks[one.track_event.track_uuid].thread.thread_name for one in ours} == {"stalls"}
+    eventually(lambda: here.results() == {"written": 1, "refused": 0, "failed": 0}, 5)
+
+
+def ns(text: str) -> int:
+    seconds, _, rest = text.partition(".")
+    return int(seconds) * 10**9 + int(rest.ljust(9, "0"))
+
+
+def test_a_burst_is_one_file(recording: Callable[..., Recorder]) -> None:
+    here = recording()
+    for _ in range(3):
+        stalls(0.05).end()
+    here.wait_for_file()
+    eventually(lambda: here.results()["refused"] >= 1, 5)
+    assert len(here.files()) == here.results()["written"] == 1
+
+
+def test_requests_by_signal_and_by_http(recording: Callable[..., Recorder]) -> None:
+    here = recording("every: 1s")
+    assert [*here.directory.iterdir()] == []
+    here.agent.signal(signal.SIGUSR1)
+    first = here.wait_for_file()
+    assert here.post("/-/record?name=other") == (503, "there is no such recording\n")
+    status, text = here.post("/-/record?name=slow")
+    while status == 503:
+        assert text.startswith("slow: refused: the last one was ")
+        time.sleep(0.2)
+        status, text = here.post("/-/record")
+    second = here.wait_for_file(number=2)
+    assert (status, text) == (200, f"slow: wrote {second.name}\n")
+    listed = "".join(f"{one.name} {one.stat().st_size}\n" for one in (first, second))
+    assert here.agent.get("/recordings") == listed
+    with urllib.request.urlopen(f"{here.agent.address}/recordings/{second.name}") as answer:
+        assert answer.read() == second.read_bytes()
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        here.agent.get("/recordings/config0.yaml")
+
+
+def test_events_before_a_reload_are_there(recording: Callable[..., Recorder]) -> None:
+    here = recording("every: 1s")
+    load = opened(5)
+    here.config.write_text(configuration(here.directory, "every: 1s", MORE))
+    assert here.post("/-/reload")[0] == 200
+    assert here.post("/-/record")[0] == 200
+    assert len(opens_in(here.wait_for_file(), load)) == 5
+    here.config.write_text(f"{NAMED}probes: [{NAPS}]\n")
+    assert here.post("/-/reload")[0] == 200
+    assert not any(".slow." in name for name in instances(Path("/sys/kernel/tracing")))
+
+
+def opened(times: int) -> int:
+    """Open files in a process, as often as is said; return its id."""
+    pid = os.fork()
+    if pid == 0:
+        for number in range(times):
+            numbered_open(number)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return pid
+
+
+@pytest.mark.needs("kprobe_events")
+def test_probes_of_functions(start_agent: StartAgent, tmp_path: Path) -> None:
+    """One that the agent only counts is recorded too, and a recorded one can be removed."""
+    directory = tmp_path / "files"
+    probes = '{name: call, attach: "call:sys_getppid"}, {name: counted, attach: "kprobe:sys_getppid"}'
+    one = "{name: slow, probes: [call, counted], formats: [trace.dat, perfetto], every: 1s}"
+    text = f"{NAMED}probes: [{NAPS}, {probes}]\nrecord: {{directory: {directory}, recordings: [{one}]}}\n"
+    agent = start_agent(text, "--web.enable-lifecycle")
+    here = Recorder(agent, directory, tmp_path / "config0.yaml")
+    getppid(23)
+    assert agent.scrape_until(lambda found: found.value("kprobe_hits_total", probe="counted") >= 23)
+    assert here.post("/-/record")[0] == 200
+    ours = [line for line in report(here.wait_for_file()) if f"-{kernel_tid()} " in line]
+    assert [sum(f" {name}: " in line for line in ours) for name in ("call", "counted")] == [23, 23]
+    read = Trace()
+    read.ParseFromString(here.wait_for_file("pftrace").read_bytes())
+    tracks = {one.track_descriptor.uuid: one.track_descriptor.thread.tid for one in read.packet}
+    drawn = Counter(
+        (one.track_event.name, one.track_event.type)
+        for one in read.packet
+        if one.HasField("track_event") and tracks[one.track_event.track_uuid] == kernel_tid()
+    )
+    assert drawn["call", TrackEvent.TYPE_SLICE_BEGIN] == drawn["counted", TrackEvent.TYPE_INSTANT] == 23
+    here.config.write_text(f"{NAMED}probes: [{NAPS}]\nrecord: {{directory: {directory}}}\n")
+    assert here.post("/-/reload")[0] == 200
+
+
+def test_losses_in_the_window_are_marked(recording: Callable[..., Recorder]) -> None:
+    """The buffer holds less than the window."""
+    here = recording("buffer_size: 4KiB")
+    os.sched_setaffinity(0, {0})
+    try:
+        opened(4000)
+    finally:
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    assert here.post("/-/record")[0] == 200
+    assert "EVENTS DROPPED" in "\n".join(report(here.wait_for_file()))
+
+
+def test_a_thousand_conditions_keep_the_budget(recording: Callable[..., Recorder]) -> None:
+    here = recording(
+        "every: 1s, buffer_size: 64KiB, when: [{probe: opens, where: dfd == 77777}]",
+        f'{{name: opens, attach: "{OPENS}", fetch: {{dfd: dfd}}}}',
+        budget="max_files: 3, max_bytes: 2MiB,",
+    )
+    for _ in range(1000):
+        numbered_open(77_777)
+        time.sleep(0.012)
+        files = here.files()
+        assert len(files) <= 3
+        assert sum(size_of(file) for file in files) <= 2 << 20
+    results = here.results()
+    assert 5 <= results["written"] <= 60
+    assert results["refused"] > results["written"]
+    assert results["failed"] == 0
+
+
+def size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def test_a_directory_that_is_gone_then_a_link_then_full(
+    recording: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    here = recording("every: 1s")
+
+    def asked() -> str:
+        status, text = 503, "refused: the last one"
+        while "refused: the last one" in text:
+            time.sleep(0.2)
+            status, text = here.post("/-/record")
+        assert status == 503
+        return text
+
+    here.directory.rmdir()
+    assert asked() == "slow: failed: No such file or directory\n"
+    other = tmp_path / "other"
+    other.mkdir()
+    here.directory.symlink_to(other)
+    assert asked() == "slow: failed: Not a directory\n"
+    assert [*other.iterdir()] == []
+    here.directory.unlink()
+    here.directory.mkdir()
+    with mounted(here.directory, "-t", "tmpfs", "-o", "size=64k"):
+        opened(3000)
+        assert asked() == "slow: failed: No space left on device\n"
+        assert [*here.directory.iterdir()] == []
+    eventually(lambda: here.post("/-/record")[0] == 200, 10)
+    assert here.results()["failed"] == 3
+
+
+def test_a_killed_agents_buffers_are_removed(
+    recording: Callable[..., Recorder], start_agent: StartAgent, tracefs: Path
+) -> None:
+    here = recording()
+    assert any(".slow." in name for name in instances(tracefs))
+    here.agent.end(signal.SIGKILL)
+    assert any(".slow." in name for name in instances(tracefs))
+    start_agent(f"{NAMED}probes: [{NAPS}]\n")
+    assert not any(".slow." in name for name in instances(tracefs))
