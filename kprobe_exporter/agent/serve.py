@@ -43,6 +43,7 @@ class ServeOptions(NamedTuple):
     stacks: bool = True
     systemd_socket: bool = False
     """Whether to serve on the sockets that systemd passed, instead of those in ``listen``."""
+    recordings: bool = False
 
 
 @contextmanager
@@ -96,6 +97,8 @@ def serve(
             settings=web_config.settings,
             allowed_hosts=options.allowed_hosts,
             profile=agent.profile if options.stacks else None,
+            recordings=agent.recorder,
+            serves_recordings=options.recordings,
         )
         web = WebServer(app, sockets, agent.failed, lambda: web_config.settings().tls)
         stack.callback(web.close)

@@ -64,7 +64,8 @@ Examples:
     "--web.enable-lifecycle",
     "lifecycle",
     is_flag=True,
-    help="Let POST /-/reload read the configuration again; SIGHUP always does.",
+    help="Let POST /-/reload read the configuration again, and POST /-/record write recordings; SIGHUP and"
+    " SIGUSR1 always do.",
 )
 @click.option(
     "--web.allowed-hosts",
@@ -79,6 +80,12 @@ Examples:
     "without_stacks",
     is_flag=True,
     help="Serve no flame graphs and profiles, which show more of the kernel than metrics do.",
+)
+@click.option(
+    "--web.enable-recordings",
+    "recordings",
+    is_flag=True,
+    help="Serve the files of recordings, which show what all programs do, and addresses of the kernel.",
 )
 @tracefs_option
 @click.option(
@@ -95,6 +102,7 @@ def run(
     lifecycle: bool,
     allowed_hosts: tuple[str, ...],
     without_stacks: bool,
+    recordings: bool,
     tracefs: Path | None,
     fail_fast: bool,
     level: str,
@@ -121,6 +129,7 @@ def run(
         allowed_hosts,
         stacks=not without_stacks,
         systemd_socket=systemd_socket,
+        recordings=recordings,
     )
     try:
         serve(read, options, stop)
@@ -135,7 +144,8 @@ def run(
 
 
 def heed_signals(stop: Shutdown) -> None:
-    """Have the first SIGTERM or SIGINT request an orderly stop, the second a quick one, and SIGHUP a reload.
+    """Have the first SIGTERM or SIGINT request an orderly stop, the second a quick one, SIGHUP a reload, and
+    SIGUSR1 a recording.
 
     The handlers only set a flag and say so, so that they interrupt no step of a start halfway. One signal
     may interrupt the handler of another.
@@ -150,3 +160,4 @@ def heed_signals(stop: Shutdown) -> None:
     signal.signal(signal.SIGTERM, request_stop)
     signal.signal(signal.SIGINT, request_stop)
     signal.signal(signal.SIGHUP, lambda *_: stop.ask_reload())
+    signal.signal(signal.SIGUSR1, lambda *_: stop.ask_recording())

@@ -12,6 +12,7 @@ from kprobe_exporter.web.access import Access, WebSettings
 from kprobe_exporter.web.messages import App, HttpError, Request, Response, line
 from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
 from kprobe_exporter.web.probe_page import render_probe, unknown
+from kprobe_exporter.web.recordings import RecordingRoutes, Recordings
 from kprobe_exporter.web.rendering import Workers
 from kprobe_exporter.web.stacks import StackRoutes
 from kprobe_exporter.web.status import render_status
@@ -20,7 +21,7 @@ from kprobe_exporter.web.status import render_status
 # second one renders while the first waits for the kernel.
 _WORKERS = 2
 
-_RELOAD = "/-/reload"
+_RELOAD, _RECORD = "/-/reload", "/-/record"
 
 _NO_LIFECYCLE = "Lifecycle API is not enabled: start the agent with --web.enable-lifecycle."
 
@@ -55,14 +56,17 @@ def create_app(
     settings: Callable[[], WebSettings] = WebSettings,
     allowed_hosts: Collection[str] = (),
     profile: Callable[[str], Profile | None] | None = None,
+    recordings: Recordings | None = None,
+    serves_recordings: bool = False,
 ) -> App:
     """Return the application; ``settings`` and ``allowed_hosts`` are those of ``Access``.
 
     ``ready`` returns None, or why not. ``reload`` reads the configuration again, and returns None, or why
     the old one stays in force; without it, reloading is forbidden. ``profile`` returns the counted stacks of
-    a probe, None if it counts none; without it, no stacks are served. ``snapshot`` is called in 2 threads,
-    and ``profile``, ``ready`` and ``reload`` each in one of its own, so the event loop answers other requests
-    meanwhile. An exception becomes one line for the client and one in the log.
+    a probe, None if it counts none; without it, no stacks are served. ``recordings`` are written on request
+    where reloading is allowed, and their files are served if ``serves_recordings``. ``snapshot`` is called in
+    2 threads, and each of the others in one of its own, so the event loop answers other requests meanwhile.
+    An exception becomes one line for the client and one in the log.
     """
     check_telemetry_path(telemetry_path)
     exposition = Exposition(snapshot)
@@ -115,30 +119,38 @@ def create_app(
     # files may have changed since they were read.
     reloader = reload and Workers(1, "reload").endpoint(reload, reloaded, HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    async def reloading(request: Request) -> Response:
+    stacks, recorded = StackRoutes(profile), RecordingRoutes(recordings, served=serves_recordings)
+
+    async def changing(request: Request) -> Response:
         if reloader is None:
             return line(_NO_LIFECYCLE, HTTPStatus.FORBIDDEN)
         if _is_from_a_page(request):
             return line("a web page may not ask for this", HTTPStatus.FORBIDDEN)
-        return await reloader(request)
+        return await (reloader if request.path == _RELOAD else recorded.record)(request)
 
-    stacks = StackRoutes(profile)
     exact: dict[str, App] = {
         "/": status,
         telemetry_path: metrics,
         "/-/healthy": healthy,
         "/-/ready": readiness,
-        _RELOAD: reloading,
+        _RELOAD: changing,
+        _RECORD: changing,
+        "/recordings": recorded.list,
     }
     # A telemetry path below one of these comes first. /metrics/ is an unknown path and is not redirected.
-    below = {"/probe/": probe, "/stacks/": stacks.stacks, "/debug/pprof/": stacks.pprof}
+    below = {
+        "/probe/": probe,
+        "/stacks/": stacks.stacks,
+        "/debug/pprof/": stacks.pprof,
+        "/recordings/": recorded.file,
+    }
 
     async def route(request: Request) -> Response:
         path = request.path
         prefix = next(filter(path.startswith, below), "")
         if not prefix and path not in exact:
             return line("Not Found", HTTPStatus.NOT_FOUND)
-        methods = ("POST",) if path == _RELOAD else ("GET", "HEAD")
+        methods = ("POST",) if path in (_RELOAD, _RECORD) else ("GET", "HEAD")
         if request.method not in methods:
             allow = {"Allow": ", ".join(methods)}
             return line("Method Not Allowed", HTTPStatus.METHOD_NOT_ALLOWED, allow)

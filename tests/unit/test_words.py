@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 CLEAN = """
 docs/definitions.md
+docs/recordings.md
 kprobe_exporter/__init__.py
 kprobe_exporter/__main__.py
 kprobe_exporter/agent/__init__.py
@@ -20,6 +21,8 @@ kprobe_exporter/agent/installer.py
 kprobe_exporter/agent/otlp.py
 kprobe_exporter/agent/pipeline.py
 kprobe_exporter/agent/probe.py
+kprobe_exporter/agent/recorded_files.py
+kprobe_exporter/agent/recorder.py
 kprobe_exporter/agent/serve.py
 kprobe_exporter/agent/supervisor.py
 kprobe_exporter/aggregate/__init__.py
@@ -43,6 +46,9 @@ kprobe_exporter/config/files.py
 kprobe_exporter/config/kernel_aggregation.py
 kprobe_exporter/config/metrics.py
 kprobe_exporter/config/names.py
+kprobe_exporter/config/record.py
+kprobe_exporter/config/record_checks.py
+kprobe_exporter/config/recordings.py
 kprobe_exporter/config/schema.py
 kprobe_exporter/config/sites.py
 kprobe_exporter/config/yaml_source.py
@@ -84,6 +90,11 @@ kprobe_exporter/plan/joined.py
 kprobe_exporter/plan/names.py
 kprobe_exporter/probing/__init__.py
 kprobe_exporter/probing/attach.py
+kprobe_exporter/recording/__init__.py
+kprobe_exporter/recording/describe.py
+kprobe_exporter/recording/directory.py
+kprobe_exporter/recording/pages.py
+kprobe_exporter/recording/timeline.py
 kprobe_exporter/replay/__init__.py
 kprobe_exporter/replay/bodies.py
 kprobe_exporter/service/__init__.py
@@ -109,6 +120,7 @@ kprobe_exporter/tracefs/leftovers.py
 kprobe_exporter/tracefs/mount.py
 kprobe_exporter/tracefs/ownership.py
 kprobe_exporter/tracefs/poller.py
+kprobe_exporter/tracefs/recording_buffers.py
 kprobe_exporter/tracefs/stack_tables.py
 kprobe_exporter/util/content_security.py
 kprobe_exporter/util/deadline.py
@@ -127,6 +139,7 @@ kprobe_exporter/web/heat_map.py
 kprobe_exporter/web/listen.py
 kprobe_exporter/web/passwords.py
 kprobe_exporter/web/probe_page.py
+kprobe_exporter/web/recordings.py
 kprobe_exporter/web/routes.py
 kprobe_exporter/web/server.py
 kprobe_exporter/web/turns.py
