@@ -11,7 +11,7 @@ from typing import Literal
 
 from kprobe_exporter.aggregate.attached_layout import attribute_readers
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import getter, is_writable, passes
+from kprobe_exporter.aggregate.recipes import getter, passes
 from kprobe_exporter.config.model import Export, LinesExport, Otlp
 from kprobe_exporter.export.lines import Destination, LineWriter
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
@@ -104,11 +104,9 @@ class OtlpExport:
         self._left = FLUSH
         self._selector = Selector(self._put, self._drop, otlp.max_per_second, identity=identity)
 
-    def choice(self, attached: Attached, export: Export) -> RecordChoice | None:
-        """Return how the source can choose what is exported; None if its condition needs each record."""
+    def choice(self, attached: Attached, export: Export) -> RecordChoice:
+        """Return how the source can choose what is exported."""
         only = _where(attached, export)
-        if only is not None and not is_writable(only, attached.layout):
-            return None
         join = attached.joined
         return RecordChoice(
             export.signal,

@@ -306,16 +306,13 @@ class Pipeline:
             return each
         if export is not None:
             assert self._otlp is not None
-            choice = self._otlp.choice(attached, export) if choosing else None
-            if choice is None:
+            if not choosing:
                 return each
+            choice = self._otlp.choice(attached, export)
         if each.counts is not None and self._buffers.adds_up:
             stacks = counted_stacks(each.counts.weigh)
         metrics, only = probe.plan.metrics, attached.residual_filter
         if attached.joined is None:
             return each._replace(recipe=source_recipe(attached.layout, metrics, only, stacks, choice))
-        join = join_recipe(attached.joined, metrics, only, attached.part_filters, stacks, choice)
-        if isinstance(join, str):
-            log.debug("%s: its events are joined one by one: %s", attached.layout.probe, join)
-            return each
-        return each._replace(join=join._replace(make=joined_record(attached.joined)))
+        join = join_recipe(attached.joined, metrics, only, stacks, choice)
+        return each._replace(join=join and join._replace(make=joined_record(attached.joined)))

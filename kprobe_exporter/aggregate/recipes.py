@@ -23,11 +23,8 @@ from kprobe_exporter.model.aggregation import (
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.joins import JoinRecipe
 from kprobe_exporter.model.records import (
-    COMMON_COMM,
     LAYOUT_ID,
     PLACES,
-    STACK_POINTER,
-    VALUES,
     Join,
     Layout,
     Record,
@@ -36,9 +33,6 @@ from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, PROCESS, MetricSp
 from kprobe_exporter.model.values import LARGEST, MAX_ERRNO, SMALLEST, Value, unscaled
 
 Getter: TypeAlias = Callable[[Record], Value]
-
-LOOKED_UP = frozenset({"pid", "common_tgid", "comm", COMMON_COMM, "caller", "symbol"})
-"""Fields that a record of the kernel's does not hold, unless they are arguments."""
 
 ERRORS = Where(
     ("return",),
@@ -109,7 +103,7 @@ def source_recipe(
     ``stacks`` is the group that counts their stacks, and ``choice`` says which are exported.
     """
     made = _with(recipe(layout, metrics, residual_filter), stacks, choice)
-    return made if needs_records(layout, made) is None else None
+    return None if _needs_stacks(made, layout) else made
 
 
 def _with(made: Recipe, stacks: Group | None, choice: RecordChoice | None) -> Recipe:
@@ -117,82 +111,36 @@ def _with(made: Recipe, stacks: Group | None, choice: RecordChoice | None) -> Re
     return made._replace(groups=groups, choice=choice)
 
 
-def needs_records(layout: Layout, made: Recipe) -> str | None:
-    """Return, as a clause, why this recipe needs each record; None if the source can add them up itself."""
-    groups = made.groups
-    used = {name for group in groups for name in (*group.keys, group.value)}
-    computed = [Where(one.fields, one.condition) for one in layout.computed if one.name in used]
-    wheres = [made.residual_filter, *(group.where for group in groups), *computed]
-    if (layout.stack or layout.user_stack) and not made.by_stack and made.choice is None:
-        return "a stack belongs to each record"
-    if not all(is_writable(where, layout) for where in wheres if where):
-        return "a condition needs a value that the record does not hold"
-    kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
-    numbers = {kinds.get(group.value) for group in groups if group.value is not None}
-    keys = {key for group in groups for key in group.keys}
-    if any(arg.name in keys for arg in layout.args if arg.kind in ("texts", "vector")):
-        return "an array of strings is a label"
-    if numbers & {"char", "symbol", "comm", "program"}:
-        return "a value is not a plain number"
-    return None
+def _needs_stacks(made: Recipe, *layouts: Layout) -> bool:
+    """Return whether the stack of each record is needed, which is only delivered with the record."""
+    if made.by_stack or made.choice is not None:
+        return False
+    return any(layout.stack or layout.user_stack for layout in layouts)
 
 
 def join_recipe(
     join: Join,
     metrics: ProbeMetrics,
     residual_filter: Where | None,
-    filters: Mapping[Layout, Where],
     stacks: Group | None = None,
     choice: RecordChoice | None = None,
-) -> JoinRecipe | str:
-    """Return how the source can join these events and add up the joined records, or a clause why it cannot.
+) -> JoinRecipe | None:
+    """Return how the source can join these events and add up the joined records.
 
-    ``filters`` are those that the agent evaluates of each event before it is joined. ``stacks`` is the group
-    that counts the stacks of first events, and ``choice`` says which records are exported.
+    None if it has to deliver the events. ``stacks`` is the group that counts the stacks of first events, and
+    ``choice`` says which records are exported.
     """
     made = _with(recipe(join.layout, metrics, residual_filter), stacks, choice)
-    halves = join.parts
-    if stacks is None and choice is None and any(half.stack or half.user_stack for half in halves):
-        return "a stack belongs to each record"
-    if not all(is_writable(where, half) for half, where in filters.items()):
-        return "the filter of an event needs a value that the record does not hold"
-    keys = (STACK_POINTER,) if join.by == "stack" else join.key
-    if not all(_plain_key(half, name) for half in halves for name in keys):
-        return "the events are paired by a value that has to be looked up"
-    return needs_records(join.layout, made) or JoinRecipe(join, made)
-
-
-def _plain_key(layout: Layout, name: str) -> bool:
-    """Return whether a value by which halves are paired is a number or a string of the record."""
-    for arg in layout.args:
-        if arg.name == name:
-            special = arg.type in ("char", "symbol") or "[" in arg.type
-            return arg.kind in ("int", "hex", "str") and not special
-    return name in ("tid", "cpu", "common_pid", "common_cpu")
+    return None if _needs_stacks(made, join.layout, *join.parts) else JoinRecipe(join, made)
 
 
 def record_filters(filters: Iterable[Mapping[Layout, Where]]) -> dict[int, RecordFilter]:
     """Return, by layout_id, the filters by which the source chooses the records that it delivers."""
     return {
-        layout.layout_id: RecordFilter(
-            passes(layout, where), where.condition if is_writable(where, layout) else None
-        )
+        layout.layout_id: RecordFilter(passes(layout, where), where.condition)
         for some in filters
         for layout, where in some.items()
     }
-
-
-def is_writable(where: Where, layout: Layout) -> bool:
-    """Return whether a source can evaluate a condition, on plain numbers and strings of the record."""
-
-    def is_plain(name: str) -> bool:
-        place = layout.place(name)
-        arg = None if place is None else layout.args[place - VALUES]
-        if arg is None:
-            return name not in LOOKED_UP
-        return arg.kind in ("int", "hex", "str", "bare") and not arg.type
-
-    return all(map(is_plain, where.fields))
 
 
 @lru_cache(256)

@@ -71,7 +71,7 @@ static bool index_types(struct engine *engine)
 
 /* Return the bytes of the longest key.
  *
- * A text is shorter than its page. There are two more parts than keys: the epochs of threads, and the exponential
+ * A text is not longer than a page. There are two more parts than keys: the epochs of threads, and the exponential
  * bucket. A stack is the only key of its group, and two pages long at most. */
 static size_t longest_key(const struct engine_plan *plan)
 {
@@ -280,6 +280,17 @@ struct engine_counts *engine_counts(struct engine *engine)
 struct tally_table *engine_tallies(struct engine *engine, uint32_t group)
 {
     return &engine->tables[group];
+}
+
+/* Have a value of a record looked up, of the half in which the field is. */
+void look_up(const struct field_ref *field, const struct record *record, struct looked_up *out)
+{
+    const struct engine_plan *plan = record->plan;
+
+    *out = (struct looked_up){.kind = KEY_ABSENT};
+    plan->look_up(plan->caller, field->offset, record->start, record->length, record->tid, out);
+    if (out->length > plan->page_size)
+        out->length = plan->page_size;
 }
 
 bool engine_number(const struct field_ref *field, const uint8_t *start, uint32_t length, struct number *out)

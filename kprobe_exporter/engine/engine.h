@@ -69,6 +69,7 @@ enum field_kind {
                                      * the first half has them, in bytes before its end */
     FIELD_STACK,                    /* the stacks that came after the event */
     FIELD_COMPLEX,                  /* the caller reads it: the engine gives it no value */
+    FIELD_LOOKED_UP,                /* engine_plan.look_up() gives its value; `offset` is the number of the look-up */
 };
 
 enum error_form {
@@ -168,6 +169,18 @@ enum key_kind {
     KEY_NEGATIVE,                   /* the next word is the number, less 2^64 */
     KEY_TEXT,                       /* the word's other bytes are the length; the text follows, up to 8 bytes */
 };
+
+/* A value that the caller looks up or makes of a record: the name of a thread, the function at an address, … */
+struct looked_up {
+    uint8_t kind;                   /* enum key_kind */
+    struct number number;
+    const uint8_t *text;            /* stays valid until the next look-up; up to a page of it is used */
+    uint32_t length;                /* of the text, in bytes */
+};
+
+/* Look a value up for the record at `start`, of a thread. `found` is KEY_ABSENT at first. */
+typedef void look_up_function(
+    void *caller, uint32_t number, const uint8_t *start, uint32_t length, int32_t tid, struct looked_up *found);
 
 /* Which records are exported although they are added up (export.c). */
 struct export_rule {
@@ -308,6 +321,8 @@ struct engine_plan {
     struct export_plan *exports;
     struct rate_limit together;     /* of all exports */
     bool queues;                    /* events wait for those of other CPUs: there are joins, exports, … */
+    look_up_function *look_up;      /* gives FIELD_LOOKED_UP their values; NULL if no field is of that kind */
+    void *caller;                   /* its first argument */
     uint64_t max_open;              /* first halves that may wait for their second halves */
     uint64_t initial_distance;      /* bytes by which a return's stack pointer is above its entry's */
     uint64_t hash_seed;             /* secret, because users choose the strings that are hashed */

@@ -54,13 +54,13 @@ static bool join_halves(
         .tid = half->tid,
         .cpu = half->cpu,
         .time = half->time,
-        .nodes = second->nodes,
+        .plan = second->plan,
         .second = second,
         .elapsed = second->time - half->time,
         .stack = half->stack_length ? half_bytes(half) + half->length - half->stack_length : NULL,
         .stack_length = half->stack_length,
     };
-    bool passed = passes(record.nodes, variant->filter, &record), done = true;
+    bool passed = passes(engine->plan->nodes, variant->filter, &record), done = true;
 
     variant->arrived++;
     if (passed) {
@@ -101,7 +101,7 @@ static bool process_event(struct engine *engine, struct queued_event *event, int
         .tid = event->tid,
         .cpu = cpu,
         .time = event->time,
-        .nodes = engine->plan->nodes,
+        .plan = engine->plan,
         .stack = event->has_kernel_stack ? event_stacks(event) : NULL,
         .stack_length = event->has_kernel_stack ? event->stack_length : 0,
     };
@@ -218,7 +218,7 @@ static bool add_open_half(
         .tid = half->tid,
         .cpu = half->cpu,
         .time = half->time,
-        .nodes = engine->plan->nodes,
+        .plan = engine->plan,
         .stack = half->stack_length ? half_bytes(half) + half->length - half->stack_length : NULL,
         .stack_length = half->stack_length,
     };

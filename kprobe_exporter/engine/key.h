@@ -28,14 +28,24 @@ static inline uint8_t *write_number(uint8_t *out, struct number value)
 /* Write a field's value as a part of a key; return the place behind it, NULL if the record lacks the value. */
 static inline uint8_t *write_value(uint8_t *out, const struct field_ref *field, const struct record *record)
 {
+    struct looked_up looked_up;
     struct number value;
     const uint8_t *text;
     uint32_t length;
 
-    if (read_number(field, record, &value))
+    if (field->kind == FIELD_LOOKED_UP) { /* once, and not as a number and then as a text */
+        look_up(field, field->second ? record->second : record, &looked_up);
+        if (looked_up.kind == KEY_ABSENT)
+            return NULL;
+        if (looked_up.kind != KEY_TEXT)
+            return write_number(out, looked_up.number);
+        text = looked_up.text;
+        length = looked_up.length;
+    } else if (read_number(field, record, &value)) {
         return write_number(out, value);
-    if (!find_text(field, record, &text, &length))
+    } else if (!find_text(field, record, &text, &length)) {
         return NULL;
+    }
     store_word(out, KEY_TEXT | (uint64_t)length << 8);
     out += 8;
     if (length) {

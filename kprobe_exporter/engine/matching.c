@@ -48,7 +48,7 @@ bool begin_half(
     struct open_calls *calls, const struct join_role *role, const struct record *record, uint8_t *scratch)
 {
     struct join_state *join = &calls->joins[role->join];
-    bool excluded = !passes(record->nodes, role->only, record);
+    bool excluded = !passes(record->plan->nodes, role->only, record);
     struct number stack_pointer = {0, 0};
     uint32_t length = 0;
     int32_t thread_at = 0;

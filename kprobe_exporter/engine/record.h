@@ -16,13 +16,14 @@ struct record {                     /* of a joined record, the first half */
     int32_t tid;
     int32_t cpu;
     uint64_t time;                  /* nanoseconds of the instance's clock */
-    const struct expr_node *nodes;  /* of computed fields */
+    const struct engine_plan *plan; /* for computed fields, and those that are looked up */
     const struct record *second;    /* the second half of a joined record */
     uint64_t elapsed;               /* nanoseconds from the first half to the second */
     const uint8_t *stack;           /* STACK_HEAD and the stacks; NULL without */
     uint32_t stack_length;          /* bytes */
 };
 
+void look_up(const struct field_ref *field, const struct record *record, struct looked_up *out);
 bool compute(const struct expr_node *nodes, uint32_t at, const struct record *record, struct number *out);
 
 static inline uint32_t load32(const uint8_t *at)
@@ -133,6 +134,7 @@ static inline void normalize_error(struct number *value, enum error_form form)
 /* Read a number; false if the field holds none. */
 static inline bool read_number(const struct field_ref *field, const struct record *record, struct number *out)
 {
+    struct looked_up looked_up;
     const uint8_t *at;
 
     if (field->second)
@@ -157,7 +159,11 @@ static inline bool read_number(const struct field_ref *field, const struct recor
         out->low = (uint64_t)record->cpu;
         break;
     case FIELD_COMPUTED:
-        return compute(record->nodes, field->offset, record, out);
+        return compute(record->plan->nodes, field->offset, record, out);
+    case FIELD_LOOKED_UP:
+        look_up(field, record, &looked_up);
+        *out = looked_up.number;
+        return looked_up.kind == KEY_POSITIVE || looked_up.kind == KEY_NEGATIVE;
     case FIELD_ELAPSED:
         out->low = record->elapsed;
         break;
@@ -176,6 +182,7 @@ static inline bool read_number(const struct field_ref *field, const struct recor
 static inline bool find_text(
     const struct field_ref *field, const struct record *record, const uint8_t **text, uint32_t *length)
 {
+    struct looked_up looked_up;
     uint32_t first, size, location;
     const void *nul;
 
@@ -204,6 +211,11 @@ static inline bool find_text(
         if (size == 0 && field->unreadable_if_empty)
             return false;
         break;
+    case FIELD_LOOKED_UP:
+        look_up(field, record, &looked_up);
+        *text = looked_up.text;
+        *length = looked_up.length;
+        return looked_up.kind == KEY_TEXT;
     default:
         return false;
     }

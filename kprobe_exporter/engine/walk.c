@@ -174,7 +174,7 @@ static inline bool on_role(struct engine *engine, int32_t at, const struct recor
 {
     const struct event_type *type = &engine->plan->types[at];
 
-    if (!passes(record->nodes, type->filter, record)) {
+    if (!passes(engine->plan->nodes, type->filter, record)) {
         count_undelivered(engine, type);
         return true;
     }
@@ -188,7 +188,7 @@ static inline bool on_tallied(struct engine *engine, int32_t at, const struct re
     struct event_type *type = &engine->plan->types[at];
 
     type->arrived++;
-    if (!passes(record->nodes, type->filter, record))
+    if (!passes(engine->plan->nodes, type->filter, record))
         return true;
     type->passed++;
     if (!add_to_groups(engine, type->first_group, type->ngroups, record))
@@ -214,7 +214,7 @@ static inline bool on_delivered(
 
     if (type->filter >= 0) {
         type->arrived++;
-        if (!passes(record->nodes, type->filter, record))
+        if (!passes(engine->plan->nodes, type->filter, record))
             return true;
         type->passed++;
     }
@@ -227,7 +227,7 @@ static inline int on_event(
 {
     struct event_type *types = engine->plan->types;
     struct record record = {
-        .start = start, .length = length, .cpu = cpu->cpu, .time = time, .nodes = engine->plan->nodes};
+        .start = start, .length = length, .cpu = cpu->cpu, .time = time, .plan = engine->plan};
     unsigned int dests = 0;         /* of the stacks that come after this event */
     uint16_t id;
     int32_t at;

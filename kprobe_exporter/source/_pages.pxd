@@ -7,6 +7,7 @@ cdef extern from "engine.h" nogil:
     enum: ENGINE_OK, ENGINE_DAMAGED, ENGINE_NO_MEMORY
     enum: FIELD_MISSING, FIELD_UNSIGNED, FIELD_SIGNED, FIELD_TEXT, FIELD_BYTES, FIELD_DYNAMIC, FIELD_RELATIVE
     enum: FIELD_CPU, FIELD_TID, FIELD_COMPUTED, FIELD_ELAPSED, FIELD_STEP, FIELD_STACK, FIELD_COMPLEX
+    enum: FIELD_LOOKED_UP
     enum: ERROR_AS_READ, ERROR_OF_32_BITS, ERROR_AS_POINTER
     enum: EXPR_ALL, EXPR_ANY, EXPR_NOT, EXPR_TRUE, EXPR_FALSE
     enum: EXPR_LESS, EXPR_LESS_EQUAL, EXPR_GREATER, EXPR_GREATER_EQUAL, EXPR_EQUAL, EXPR_UNEQUAL, EXPR_HAS_BITS
@@ -67,6 +68,16 @@ cdef extern from "engine.h" nogil:
         uint32_t ntallies
         const uint8_t* key_bytes
         uint64_t negative, unreadable
+
+    struct looked_up:
+        uint8_t kind
+        number number
+        const uint8_t* text
+        uint32_t length
+
+    ctypedef void look_up_function(
+        void* caller, uint32_t number, const uint8_t* start, uint32_t length, int32_t tid, looked_up* found
+    ) noexcept
 
     struct export_rule:
         bint exports
@@ -137,6 +148,8 @@ cdef extern from "engine.h" nogil:
         export_plan* exports
         rate_limit together
         bint queues
+        look_up_function* look_up
+        void* caller
         uint64_t max_open, initial_distance, hash_seed, id_seed, share_seed
 
     engine_plan* plan_new()

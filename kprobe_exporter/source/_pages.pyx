@@ -9,7 +9,7 @@ import os
 from collections import Counter
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.errno cimport ENODEV
@@ -78,7 +78,8 @@ cdef class PageParser:
     each metric's labels, and ``take`` gives the sums. The halves of ``joins`` are queued: ``join`` joins them
     without the interpreter's lock, as aggregate/pairing.py joins records, and adds up what they become. At
     most ``most_open`` first halves are open. ``pull`` reads and walks without the interpreter's lock;
-    ``feed`` does so for a page that the caller has read. Not thread-safe.
+    ``feed`` does so for a page that the caller has read. They keep the lock if the engine needs values that are
+    looked up. Not thread-safe.
     """
 
     compiled = True
@@ -93,6 +94,9 @@ cdef class PageParser:
     cdef int32_t _thread  # of the last record since the last ``take``, and its process
     cdef object _process
     cdef uint64_t _open_counted  # when open halves were counted last
+    cdef list _look_ups
+    cdef object _looked_up  # the last value, whose text the engine may be reading
+    cdef object _error  # of a look-up
 
     def __cinit__(
         self, geometry, shapes, names, stacks=StackLayouts(), tgid=False, recipes=None, filters=None, joins=None,
@@ -108,6 +112,8 @@ cdef class PageParser:
         self._readers = [[reader(field, names) for field in shape.fields] for shape in self._wanted.shapes]
         self._batch, self._stacked, self._followed = Batch(), {}, {}
         self._orphans, self._frames = Counter(), {}
+        self._look_ups = self._wanted.look_ups
+        plan.look_up, plan.caller = _look_up, <void*>self
         plan.commit_at, plan.commit_size, plan.data_at, plan.page_size = geometry
         kernel, user = stacks
         plan.stack_id, plan.stack_at = kernel[:2] if kernel else (-1, 0)
@@ -147,8 +153,11 @@ cdef class PageParser:
         cdef int status
         PyObject_GetBuffer(page, &view, PyBUF_SIMPLE)
         try:
-            with nogil:
+            if self._look_ups:
                 status = engine_feed(self._engine, <const uint8_t*>view.buf, view.len, cpu)
+            else:
+                with nogil:
+                    status = engine_feed(self._engine, <const uint8_t*>view.buf, view.len, cpu)
             self._make_found(cpu)
         finally:
             PyBuffer_Release(&view)
@@ -161,8 +170,11 @@ cdef class PageParser:
         Return NEVER_ONLINE if the CPU has no buffer yet. Raises OSError.
         """
         cdef int status, npages, error
-        with nogil:
+        if self._look_ups:
             status = engine_read(self._engine, fd, cpu, pages, &npages, &error)
+        else:
+            with nogil:
+                status = engine_read(self._engine, fd, cpu, pages, &npages, &error)
         self._make_found(cpu)
         if status == ENGINE_NO_MEMORY:
             raise MemoryError
@@ -183,8 +195,12 @@ cdef class PageParser:
         if batch is not None:
             for lost in batch.losses:
                 engine_add_loss(self._engine, lost.start, lost.end)
-        with nogil:
+        if self._look_ups:
             status = engine_join(self._engine, limit)
+        else:
+            with nogil:
+                status = engine_join(self._engine, limit)
+        self._raise_failure()
         if status == ENGINE_NO_MEMORY:
             raise MemoryError
         if batch is not None:
@@ -300,10 +316,32 @@ cdef class PageParser:
             return found
         return TYPE_REMOVED_HALF if role < ROLE_STARTED else TYPE_REMOVED
 
+    # Values that the engine asks for.
+
+    cdef int _find(
+        self, uint32_t number, const uint8_t* start, uint32_t length, int32_t tid, looked_up* out
+    ) except -1:
+        """Give the engine a value that it does not read from a record."""
+        find = self._look_ups[number]
+        value = self._looked_up = find(PyBytes_FromStringAndSize(<const char*>start, length), 0, length, tid)
+        if isinstance(value, bytes):
+            out.text, out.length, out.kind = <const uint8_t*>PyBytes_AsString(value), len(value), KEY_TEXT
+        elif value is not None:
+            out.number, out.kind = _number(value), KEY_NEGATIVE if value < 0 else KEY_POSITIVE
+        return 0
+
+    cdef int _raise_failure(self) except -1:
+        """Raise the first error of a look-up since the last call."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return 0
+
     # Records of what was found.
 
     cdef int _make_found(self, int cpu) except -1:
         """Make records and stacks of what was found in the last pages, which are still in memory."""
+        self._raise_failure()
         cdef uint32_t i, number
         cdef const found* some = engine_found(self._engine, &number)
         cdef const found* one
@@ -576,6 +614,17 @@ cdef class PageParser:
         table.negative = table.unreadable = 0  # an error has no weight, and is not lost
         engine_clear_tallies(table)
         return 0
+
+
+cdef void _look_up(
+    void* caller, uint32_t number, const uint8_t* start, uint32_t length, int32_t tid, looked_up* out
+) noexcept with gil:
+    """Look a value up for the engine, which then runs with the lock: getting it back may take 5 ms each time."""
+    parser = <PageParser>caller
+    try:
+        parser._find(number, start, length, tid, out)
+    except Exception as error:
+        parser._error = parser._error or error
 
 
 cdef object _raw_key(const uint8_t* at, resolvers):

@@ -4,7 +4,7 @@ cdef dict _KINDS = {
     "missing": FIELD_MISSING, "unsigned": FIELD_UNSIGNED, "signed": FIELD_SIGNED, "text": FIELD_TEXT,
     "bytes": FIELD_BYTES, "dynamic": FIELD_DYNAMIC, "relative": FIELD_RELATIVE, "cpu": FIELD_CPU, "tid": FIELD_TID,
     "computed": FIELD_COMPUTED, "elapsed": FIELD_ELAPSED, "step": FIELD_STEP,
-    "stack": FIELD_STACK, "complex": FIELD_COMPLEX,
+    "stack": FIELD_STACK, "complex": FIELD_COMPLEX, "looked_up": FIELD_LOOKED_UP,
 }
 cdef dict _ERROR_FORMS = {
     "as_read": ERROR_AS_READ, "of_32_bits": ERROR_OF_32_BITS, "as_pointer": ERROR_AS_POINTER,

@@ -8,7 +8,7 @@ from kprobe_exporter.model.aggregation import RECORDED_STACK
 from kprobe_exporter.model.record_layout import Field, Shape
 from kprobe_exporter.model.records import PREVIOUS, VALUES, Layout
 from kprobe_exporter.model.specs import PROCESS
-from kprobe_exporter.source.values import Names, program_name, reader
+from kprobe_exporter.source.values import ADDRESS, Names, Read, program_name, reader
 
 MAX_GUARDS = 16
 """Pointers through which one value is read (MAX_GUARDS of engine.h)."""
@@ -103,6 +103,34 @@ def named_ref(shape: Shape | JoinedShape, name: str) -> FieldRef:
         return FieldRef("unsigned", shape.caller.offset, shape.caller.size)
     of_record = {"cpu": "cpu", "common_cpu": "cpu", **dict.fromkeys(THREAD_FIELDS, "tid")}
     return FieldRef(of_record.get(name, "missing"))
+
+
+def look_up(shape: Shape | JoinedShape, name: str, names: Names) -> tuple[Read, bool] | None:
+    """Return how a record's value is looked up, and whether it is of the second half; None if it is read.
+
+    It is looked up for the half that has it, as a record would hold it.
+    """
+    if shape.layout.place(name) is None and name == "symbol":
+        symbol = shape.layout.symbol.encode()
+        return lambda data, start, end, tid: symbol, False
+    if isinstance(shape, JoinedShape):
+        half = shape.half_with(name)
+        found = None if half is None else look_up(half[0], half[1], names)
+        return found and half and (found[0], half[2])
+    field = _argument(shape, name)
+    if field is not None:
+        return None if field.kind in READ_BY_ENGINE else (reader(field, names), False)
+    of_record: dict[str, Read] = {
+        "pid": lambda data, start, end, tid: names.tgid(tid),
+        "common_tgid": lambda data, start, end, tid: names.tgid(tid),
+        PROCESS: lambda data, start, end, tid: names.tgid(tid) or tid,
+    }
+    if (caller := shape.caller) is not None:
+        of_record["caller"] = lambda data, start, end, tid: names.caller(
+            ADDRESS.unpack_from(data, start + caller.offset)[0]
+        )
+    find = of_record.get(name)
+    return find and (find, False)
 
 
 def _joined_ref(shape: JoinedShape, name: str) -> FieldRef:

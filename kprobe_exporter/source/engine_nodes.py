@@ -1,12 +1,14 @@
 """Conditions and computed values as the nodes of the engine: a tree in one list."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import ceil, floor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.condition import COMPARISONS, Condition, Number, is_unsigned
-from kprobe_exporter.model.record_layout import Shape
-from kprobe_exporter.source.engine_fields import FieldRef, JoinedShape, named_ref
+from kprobe_exporter.source.engine_fields import FieldRef
+
+RefOf: TypeAlias = Callable[[str], FieldRef]
+"""Returns where the engine gets the value of a field."""
 
 NO_NODE = -1
 
@@ -48,21 +50,27 @@ class EngineNode(NamedTuple):
     value: int | bytes = 0
 
 
-def add_nodes(nodes: list[EngineNode], conditions: Sequence[Condition], shape: Shape | JoinedShape) -> int:
-    """Append the nodes of conditions, and behind them their operands; return the number of the first."""
+def add_nodes(
+    nodes: list[EngineNode], conditions: Sequence[Condition], unsigned: Collection[str], ref_of: RefOf
+) -> int:
+    """Append the nodes of conditions, and behind them their operands; return the number of the first.
+
+    ``unsigned`` names the fields that are unsigned 64-bit numbers.
+    """
     first = len(nodes)
     nodes.extend(EngineNode("true") for _ in conditions)
     for number, condition in enumerate(conditions, first):
-        node, operands = _node(condition, shape)
+        node, operands = _node(condition, unsigned, ref_of)
         if operands:
-            node = node._replace(first=add_nodes(nodes, operands, shape), noperands=len(operands))
+            node = node._replace(first=add_nodes(nodes, operands, unsigned, ref_of), noperands=len(operands))
         nodes[number] = node
     return first
 
 
-def _node(condition: Condition, shape: Shape | JoinedShape) -> tuple[EngineNode, Sequence[Condition]]:
+def _node(
+    condition: Condition, unsigned: Collection[str], ref_of: RefOf
+) -> tuple[EngineNode, Sequence[Condition]]:
     """Return the node of a condition without its operands, and these."""
-    unsigned = shape.layout.unsigned
     # C converts both operands of a comparison like those of a sum, and the right one of a shift not at all.
     wide = is_unsigned(condition, unsigned)
     made: tuple[EngineNode, Sequence[Any]]
@@ -74,15 +82,15 @@ def _node(condition: Condition, shape: Shape | JoinedShape) -> tuple[EngineNode,
             made = EngineNode("not"), (operand,)
         case ("text", name, operator, text):
             op = "text_equal" if operator == "==" else "text_unequal"
-            made = EngineNode(op, field=named_ref(shape, name), value=text), ()
+            made = EngineNode(op, field=ref_of(name), value=text), ()
         case ("match", name, pattern):
             op = "matches_not" if pattern.negated else "matches"
-            made = EngineNode(op, field=named_ref(shape, name), value=pattern.glob), ()
+            made = EngineNode(op, field=ref_of(name), value=pattern.glob), ()
         case ("number", name, operator, number):
             op, value = _whole(WITH_CONSTANT[operator], number)
-            made = EngineNode(op, field=named_ref(shape, name), value=value), ()
+            made = EngineNode(op, field=ref_of(name), value=value), ()
         case ("field", name):
-            made = EngineNode("field", wide, field=named_ref(shape, name)), ()
+            made = EngineNode("field", wide, field=ref_of(name)), ()
         case ("constant", value):
             made = EngineNode("constant", wide, value=value), ()
         case ("if", *operands):

@@ -3,10 +3,11 @@
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from kprobe_exporter.model.aggregation import OPEN, RECORDED_STACK, Group, Recipe, RecordChoice, RecordFilter
-from kprobe_exporter.model.condition import Computed
+from kprobe_exporter.model.condition import Computed, Condition
 from kprobe_exporter.model.joins import JoinRecipe, Joins, Steps
 from kprobe_exporter.model.record_layout import Shape
 from kprobe_exporter.model.records import STACK_POINTER, Join, Layout, Record
@@ -14,13 +15,13 @@ from kprobe_exporter.source.engine_fields import (
     FieldRef,
     JoinedShape,
     Resolve,
-    argument_ref,
     field_ref,
+    look_up,
     named_ref,
     resolver,
 )
 from kprobe_exporter.source.engine_nodes import NO_NODE, EngineNode, add_nodes
-from kprobe_exporter.source.values import Names
+from kprobe_exporter.source.values import Names, Read
 
 ENTIRE_SHARE = (1 << 64) - 1
 KERNEL_STACK, USER_STACK = 1, 2
@@ -108,7 +109,8 @@ class Variant(NamedTuple):
 class EnginePlan:
     """Everything that an engine does, as values that can be copied into its structs.
 
-    ``tests`` are the filters that only Python can evaluate, by the number of the type.
+    ``look_ups`` give the values that the engine does not read from records. ``tests`` are the filters that
+    only Python can evaluate, by the number of the type.
     """
 
     shapes: list[Shape]
@@ -124,6 +126,7 @@ class EnginePlan:
     join_plans: list[JoinPlan] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
     exports: dict[int, RecordChoice] = field(default_factory=dict)
+    look_ups: list[Read] = field(default_factory=list)
     tests: dict[int, Callable[[Record], bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -163,12 +166,12 @@ class EnginePlan:
         only, recipe = self.filters.get(layout_id), self.recipes.get(layout_id)
         condition, rule = NO_NODE, ExportRule()
         if only is not None and only.condition is not None:
-            condition = add_nodes(self.nodes, [only.condition], shape)
+            condition = self._add_nodes(only.condition, shape)
         elif only is not None:
             self.tests[number] = only.test
         if recipe is not None:
             if recipe.residual_filter is not None:
-                condition = add_nodes(self.nodes, [recipe.residual_filter.condition], shape)
+                condition = self._add_nodes(recipe.residual_filter.condition, shape)
             rule = self._rule(recipe, shape)
         return EventType(
             shape.id,
@@ -217,17 +220,17 @@ class EnginePlan:
         """Append the groups of a recipe, and the nodes of their conditions and computed ``fields``."""
         used = {name for group in recipe.groups for name in (*group.keys, group.value)}
         computed = {
-            one.name: FieldRef("computed", add_nodes(self.nodes, [one.condition], shape))
+            one.name: FieldRef("computed", self._add_nodes(one.condition, shape))
             for one in (shape.layout.computed if fields is None else fields)
             if one.name in used
         }
         for group in recipe.groups:
-            where = NO_NODE if group.where is None else add_nodes(self.nodes, [group.where.condition], shape)
+            where = NO_NODE if group.where is None else self._add_nodes(group.where.condition, shape)
             more = bool(group.cgroups) + (group.exponential is not None)
-            refs = {name: computed.get(name) or named_ref(shape, name) for name in group.keys}
+            refs = {name: computed.get(name) or self._key_ref(shape, name) for name in group.keys}
             value = FieldRef()
             if group.value is not None:
-                value = computed.get(group.value) or named_ref(shape, group.value)
+                value = computed.get(group.value) or self._value_ref(shape, group.value)
             self.sums.append(
                 MetricSums(
                     group,
@@ -245,7 +248,7 @@ class EnginePlan:
         choice = recipe.choice
         if choice is None:
             return ExportRule()
-        where = NO_NODE if choice.where is None else add_nodes(self.nodes, [choice.where.condition], shape)
+        where = NO_NODE if choice.where is None else self._add_nodes(choice.where.condition, shape)
         share = ENTIRE_SHARE if choice.signal == "span" else share_of(choice.share)
         return ExportRule(True, where, share, list(self.exports).index(shape.layout.layout_id))
 
@@ -269,7 +272,7 @@ class EnginePlan:
             begins = role in ("begin", "again")
             only = NO_NODE
             if begins and join.only is not None:
-                only = add_nodes(self.nodes, [join.only.condition], shape)
+                only = self._add_nodes(join.only.condition, shape)
             self._set_role(
                 self.numbers[layout.layout_id],
                 role=role,
@@ -279,7 +282,9 @@ class EnginePlan:
                 only=only,
                 thread_key=join.key.index("tid") if "tid" in join.key and not own else -1,
                 first=named_ref(shape, STACK_POINTER) if join.by == "stack" else FieldRef(),
-                keys=tuple(_key_ref(shape, name) for name in join.key) if join.by == "key" else (),
+                keys=tuple(self._value_ref(shape, name)._replace(error_form="as_read") for name in join.key)
+                if join.by == "key"
+                else (),
             )
 
     def _variant(self, number: int, wanted: JoinRecipe, first: Shape | None, end: Shape | None) -> Variant:
@@ -290,7 +295,7 @@ class EnginePlan:
         shape = JoinedShape(layout, first, end)
         condition = NO_NODE
         if recipe.residual_filter is not None:
-            condition = add_nodes(self.nodes, [recipe.residual_filter.condition], shape)
+            condition = self._add_nodes(recipe.residual_filter.condition, shape)
         rule = self._rule(recipe, shape)
         self._add_sums(recipe, shape)
         first_open, nopen = len(self.sums), 0
@@ -312,6 +317,23 @@ class EnginePlan:
         number = self.numbers.get(layout.layout_id)
         return None if number is None else self.shapes[number]
 
+    def _value_ref(self, shape: Shape | JoinedShape, name: str) -> FieldRef:
+        """Return where the engine gets the value that a record would hold."""
+        found = look_up(shape, name, self.names)
+        if found is None:
+            return named_ref(shape, name)
+        find, second = found
+        self.look_ups.append(find)
+        return FieldRef("looked_up", len(self.look_ups) - 1, second=second)
+
+    def _key_ref(self, shape: Shape | JoinedShape, name: str) -> FieldRef:
+        """Return the same for a label, of which only different values are resolved, if they can be."""
+        ref = named_ref(shape, name)
+        return self._value_ref(shape, name) if ref.kind == "complex" else ref
+
+    def _add_nodes(self, condition: Condition, shape: Shape | JoinedShape) -> int:
+        return add_nodes(self.nodes, [condition], shape.layout.unsigned, partial(self._value_ref, shape))
+
     def _set_role(self, number: int, **values: Any) -> None:
         one = self.types[number]
         self.types[number] = one._replace(role=one.role._replace(**values))
@@ -332,12 +354,6 @@ def _awaited(recipe: Recipe, layout: Layout) -> int:
     if recipe.by_stack:
         return _stacks(layout)
     return KERNEL_STACK if recipe.choice is not None and layout.stack else 0
-
-
-def _key_ref(shape: Shape, name: str) -> FieldRef:
-    """Return where a half has a value by which it is paired."""
-    own = shape.layout.place(name) is not None
-    return argument_ref(shape, name) if own else named_ref(shape, name)
 
 
 def _fine_starts(bounds: tuple[int, ...]) -> tuple[int, ...]:

@@ -211,8 +211,8 @@ def _reading(
             stacks = counted_stacks(declared.weigh)
         if attached.joined is not None:
             capture.pairing.add(attached.joined)
-            join = join_recipe(attached.joined, plan.metrics, only, attached.part_filters, stacks)
-            if not single and not isinstance(join, str):
+            join = join_recipe(attached.joined, plan.metrics, only, stacks)
+            if not single and join is not None:
                 joins[layout_id] = join._replace(make=joined_record(attached.joined))
         elif not single and (recipe := source_recipe(attached.layout, plan.metrics, only, stacks)):
             recipes[layout_id] = recipe

@@ -11,7 +11,6 @@ from kprobe_exporter.web.heat_map import render_heat_map
 from kprobe_exporter.web.parts import NONE, breakable, count, document, rate, spark
 
 OVERHEAD = "kprobe_exporter_probe_overhead_seconds_total"
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 BUSIEST = 10
 """Label sets of a metric that are shown, and errors."""
 

@@ -278,8 +278,8 @@ def _calls(full: Full) -> float:
     settings, attached = full.config.settings, full.probe.attached
     join, metrics = attached.joined, full.probe.metrics
     assert join is not None
-    made = join_recipe(join, metrics, attached.residual_filter, attached.part_filters)
-    assert not isinstance(made, str), made
+    made = join_recipe(join, metrics, attached.residual_filter)
+    assert made is not None
     pairing = Pairing([join])
     aggregator = _aggregator(settings)
     aggregator.declare(metrics)

@@ -188,3 +188,52 @@ probes:
         ]
         assert "kept" in agent.get("/stacks/block.outstanding.svg")
         running.communicate(b"x")
+
+
+RELAY = """
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((noinline)) void asked(const char **words, long turn) { __asm__("" :: "r"(words), "r"(turn)); }
+__attribute__((noinline)) void answered(long turn) { __asm__("" :: "r"(turn)); }
+static void *answer(void *turn) { answered((long)turn); return NULL; }
+int main(void) {
+    for (long turn = 0; turn < 30; turn++) {
+        const char *words[] = {"turn", turn % 3 ? "some" : "third"};
+        pthread_t thread;
+        asked(words, turn);
+        if (pthread_create(&thread, NULL, answer, (void *)turn)) return 1;
+        pthread_join(thread, NULL);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("source", ["auto", "text"])
+def test_pair_of_two_threads_of_a_process(start_agent: StartAgent, tmp_path: Path, source: str) -> None:
+    """The kernel's records hold neither the process, by which the events are paired, nor an array's text."""
+    program = compiled(tmp_path / "relay", RELAY, "-pthread")
+    fetch = '{words: "+0($arg1):string[2]", turn: $arg2}'
+    agent = start_agent(f"""
+global: {{source: {source}, tracefs_instance: chains}}
+probes:
+  - name: relay
+    attach:
+      pair:
+        from: {{to: "uprobe:{program}:asked", fetch: {fetch}, filter: turn >= 3}}
+        to: {{to: "uprobe:{program}:answered"}}
+        key: pid
+    metrics:
+      - {{counter: answers_total, labels: [words, pid]}}
+      - {{counter: late_total, where: pid > 0 && turn >= 10}}
+""")
+    with subprocess.Popen([program]) as process:
+        assert process.wait() == 0
+    shown = agent.scrape_until(lambda metrics: metrics.total("kprobe_answers_total") == 27)
+    for word, number in (("third", 9), ("some", 18)):
+        words = f'{{"turn","{word}"}}'
+        assert shown.value("kprobe_answers_total", words=words, pid=str(process.pid)) == number
+    assert shown.value("kprobe_late_total") == 20
+    assert shown.value("kprobe_hits_total", probe="relay") == 30
+    assert shown.total("kprobe_exporter_events_lost_total") == 0

@@ -111,6 +111,13 @@ RUN = shape(42, FIRST_ARGS, FIRST_FIELDS, 28)
 RUN_AGAIN = shape(43, (), (), 12)._replace(id=EXEC.id)
 RUN_ENDED = shape(44, (), (), 8)._replace(id=EXIT.id)
 """Halves that are events about threads too."""
+LOOKED_UP_ARGS = (Arg("letter", "char", type="char"), Arg("words", "texts"), Arg("size", "int"))
+LOOKED_UP_FIELDS = (
+    Field("char", 16, 1), Field("texts", 20, 4, length=1, fault=True), Field("signed", 24, 4)
+)  # fmt: skip
+ASKED = shape(46, LOOKED_UP_ARGS, LOOKED_UP_FIELDS, 28)._replace(id=ENTERED.id)
+ANSWERED = shape(47, LOOKED_UP_ARGS, LOOKED_UP_FIELDS, 28)._replace(id=RUN.id)
+"""Halves whose values are looked up, or made of the record's bytes."""
 SINGLE = shape(45, FIRST_ARGS, FIRST_FIELDS, 28)
 PLACED = shape(53, NEW.layout.args, NEW.fields, 24)._replace(id=NEW.id)
 REPLACED = shape(54, EXEC.layout.args, EXEC.fields, 12)._replace(id=EXEC.id)
@@ -185,11 +192,12 @@ JOINS = {
         joined(63, [ENTERED], LEFT, ("tid",))._replace(only=condition("tid != 8 && size < 2")),
         joined(64, [RUN, RUN_AGAIN], RUN_ENDED, ("tid",)),
         with_next(65, TICK, ("dev",)),
+        joined(66, [ASKED], ANSWERED, ("pid", "letter"))._replace(only=condition('words != "{(fault)}"')),
     )
 }
 HALVES = {
     60: (CALL, BACK), 61: (USER_CALL, USER_BACK), 62: (FIRST, FIRST_TOO, MERGED, SENT, LAST),
-    63: (ENTERED, LEFT), 64: (RUN, RUN_AGAIN, RUN_ENDED), 65: (TICK,),
+    63: (ENTERED, LEFT), 64: (RUN, RUN_AGAIN, RUN_ENDED), 65: (TICK,), 66: (ASKED, ANSWERED),
 }  # fmt: skip
 
 
@@ -230,7 +238,7 @@ def metrics(number: int, *, moving: bool = False) -> ProbeMetrics:
         "size",
         "missing",
     )
-    names += (f"{PREVIOUS}name", f"{PREVIOUS}size")
+    names += (f"{PREVIOUS}name", f"{PREVIOUS}size", "letter", "words")
     names += JOINS[number].layout.steps if number in JOINS else ()
     specs = (
         *(MetricSpec(f"p{number}_{name}_total", "counter", "h", None, (label(name),)) for name in names),
@@ -253,6 +261,10 @@ def metrics(number: int, *, moving: bool = False) -> ProbeMetrics:
             (),
             where=condition("duration > 0.000000005 && size != 2"),
         ),
+        MetricSpec(
+            f"p{number}_known_total", "counter", "h", "pid", (), where=condition('pid > 3 || words ~ "*b*"')
+        ),
+        MetricSpec(f"p{number}_unreadable_total", "counter", "h", "letter", ()),
     )
     specs += (*by_cgroup(number),) if moving else ()
     if number == SINGLE.layout.layout_id:
@@ -467,7 +479,10 @@ class Places:
 
 
 ALL = frozenset(JOINS)
-BY_DEVICE, BY_THREAD, TICKING = 62, 63, 65
+BY_THREAD = 63
+IN_NO_CALL = frozenset({62, 65, 66})
+"""The joins that are paired by another key than the thread: their records lie in no other ones."""
+
 SOME_LARGE = condition("size >= 1 || cpu == 2")
 
 
@@ -483,7 +498,7 @@ def choices(random: Random, *, limits: bool = False) -> dict[int, RecordChoice]:
                 1.0,
                 random.choice([None, 1.0, 3.0, 10.0]) if limits else None,
                 together,
-                nested=number not in (BY_DEVICE, TICKING, SINGLE.id),
+                nested=number not in {*IN_NO_CALL, SINGLE.id},
                 system_call=number == BY_THREAD and random.random() < 0.5,
             )
     return found
@@ -552,12 +567,8 @@ class Reading:
         shapes = [one for number in sorted(joins) for one in HALVES[number]]
         recipes: dict[int, JoinRecipe] = {}
         for number in sorted(joins):
-            mine = {
-                one.layout: self.filters[one.layout] for one in HALVES[number] if one.layout in self.filters
-            }
-            fed = metrics(number, moving=self.moving)
-            made = join_recipe(JOINS[number], fed, self.residual, mine)
-            assert not isinstance(made, str), made
+            made = join_recipe(JOINS[number], metrics(number, moving=self.moving), self.residual)
+            assert made is not None
             recipe = made.recipe._replace(choice=self.exports.get(number))
             recipes[number] = made._replace(recipe=recipe, make=joined_record(JOINS[number]))
         more: dict[str, Any] = {"most_open": self.most} if self.kind.compiled else {}

@@ -119,7 +119,7 @@ class ReadingStacks:
         }
         if 28 in self._exports:
             recipes[28] = source_recipe(ONLY_EXPORTED.layout, fed(28), None, None, choice(28))
-        join = join_recipe(JOIN, fed(30), None, {}, counted_stacks("duration"), choice(30))
+        join = join_recipe(JOIN, fed(30), None, counted_stacks("duration"), choice(30))
         assert isinstance(join, JoinRecipe)
         assert all(recipes.values())
         joins = Joins({30: join._replace(make=joined_record(JOIN))})

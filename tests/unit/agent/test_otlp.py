@@ -270,22 +270,19 @@ def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: py
     ("join", "export", "expected"),
     [
         (JOIN, Export("log", 0.5, 7.0, "duration > 1ms"), ("log", 0.5, 7.0, True)),
-        (JOIN, Export("log", where='duration > 1ms && comm ~ "s*"'), None),
+        (JOIN, Export("log", where='duration > 1ms && comm ~ "s*"'), ("log", 1.0, None, True)),
         (BY_FD, Export("span", 0.5, where="duration > 1ms"), ("span", 0.5, None, False)),
         (JOIN._replace(by="stack", key=()), Export("span"), ("span", 1.0, None, True)),
     ],
 )
-def test_what_the_source_can_choose(join: Join, export: Export, expected: tuple[Any, ...] | None) -> None:
-    """Whatever it can evaluate; calls and pairs by the thread lie in other ones."""
+def test_source_chooses_exports(join: Join, export: Export, expected: tuple[Any, ...]) -> None:
+    """Calls and pairs by the thread lie in other ones."""
     found = OtlpExport(Otlp(max_per_second=90.0), None, None, lambda *_: None).choice(
         Attached(SPEC, (), join), export
     )
-    if expected is None or found is None:
-        assert found is expected is None
-    else:
-        assert (found.signal, found.share, found.max_per_second, found.nested) == expected
-        assert (found.together, found.system_call) == (90.0, True)
-        assert (found.where is None) == (export.where is None)
+    assert (found.signal, found.share, found.max_per_second, found.nested) == expected
+    assert (found.together, found.system_call) == (90.0, True)
+    assert (found.where is None) == (export.where is None)
 
 
 def test_what_the_source_has_chosen_is_sent(collector: Collector) -> None:

@@ -67,11 +67,24 @@ static void draw_field(struct field_ref *field, struct input *input, bool joined
     field->network = byte(input) % 4 == 0;
     field->nguards = byte(input) % 4 == 0;
     field->guards[0] = 8;
+    if (byte(input) % 8 == 0)
+        *field = (struct field_ref){.kind = FIELD_LOOKED_UP, .offset = byte(input)};
     if (joined) {
         field->second = byte(input) % 2;
         field->kind = byte(input) % 4 ? field->kind : byte(input) % 2 ? FIELD_STEP : FIELD_ELAPSED;
         field->offset = field->kind == FIELD_STEP ? 8 : field->offset;
     }
+}
+
+/* Give a number, a part of the record or nothing. */
+static void look_values_up(
+    void *caller, uint32_t number, const uint8_t *start, uint32_t length, int32_t tid, struct looked_up *found)
+{
+    (void)caller;
+    found->kind = number % 4;
+    found->number = (struct number){-(int64_t)(number % 4 == KEY_NEGATIVE), (uint64_t)(int64_t)tid + number};
+    found->text = start;
+    found->length = length;
 }
 
 /* Fill in an expression. The operands of a node are behind it, so that it ends. */
@@ -91,7 +104,7 @@ static void draw_expression(struct expr_node *nodes, uint32_t first, struct inpu
         node->text += byte(input) % 6;
         node->length = byte(input) % 7;
         draw_field(&node->field, input, joined);
-        if (node->op >= EXPR_TEXT_EQUAL && node->op <= EXPR_MATCHES_NOT)
+        if (node->op >= EXPR_TEXT_EQUAL && node->op <= EXPR_MATCHES_NOT && node->field.kind != FIELD_LOOKED_UP)
             node->field = TEXT_AT_20;
     }
 }
@@ -101,6 +114,12 @@ static struct engine_plan *draw_plan(struct input *input)
 {
     struct engine_plan *plan = make_plan(FUZZED_MAX_OPEN);
 
+    plan->look_up = look_values_up;
+    for (uint32_t i = 0; i < plan->types[ISSUE].role.nkeys && byte(input) % 2; i++)
+        plan->types[ISSUE].role.keys[i] = plan->types[COMPLETE].role.keys[i] =
+            (struct field_ref){.kind = FIELD_LOOKED_UP, .offset = byte(input)};
+    if (byte(input) % 2)
+        plan->groups[OF_CALL].keys[1] = (struct field_ref){.kind = FIELD_LOOKED_UP, .offset = byte(input), .second = true};
     plan->nnodes = 2 * EXPR_NODES;
     plan->nodes = array(plan, plan->nnodes, sizeof(*plan->nodes));
     draw_expression(plan->nodes, 0, input, false);

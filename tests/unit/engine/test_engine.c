@@ -44,6 +44,14 @@ static void add(struct bench *bench, enum type type, int32_t tid, uint64_t numbe
     add_event(&bench->page, bench->now, event, (EVENT_SIZE + length + 3) & ~3u);
 }
 
+static int32_t load_tid(const uint8_t *event)
+{
+    int32_t tid;
+
+    memcpy(&tid, event + 4, sizeof(tid));
+    return tid;
+}
+
 static void add_stack(struct bench *bench, uint16_t id, int32_t tid, const uint64_t *addresses, uint32_t number)
 {
     uint8_t event[128] = {0};
@@ -401,6 +409,47 @@ static void test_filter(struct bench *bench)
     CHECK(bench->plan->types[PLAIN].arrived == 4 && bench->plan->types[PLAIN].passed == 1);
 }
 
+/* The thread's number as number 0; a text of more than a page as number 1; nothing as number 2. */
+static void look_values_up(
+    void *caller, uint32_t number, const uint8_t *start, uint32_t length, int32_t tid, struct looked_up *found)
+{
+    CHECK(length >= EVENT_SIZE && load_tid(start) == tid);
+    if (number == 0) {
+        found->kind = KEY_POSITIVE;
+        found->number.low = (uint64_t)tid;
+    } else if (number == 1) {
+        found->kind = KEY_TEXT;
+        found->text = caller;
+        found->length = PAGE_SIZE + 1;
+    }
+}
+
+static void test_looked_up_values(struct bench *bench)
+{
+    static uint8_t text[PAGE_SIZE + 1];
+    struct expr_node above_7 = {.op = EXPR_GREATER, .field = {.kind = FIELD_LOOKED_UP}, .number = {0, 7}};
+    struct tally_table *tallies;
+
+    tear_down(bench);
+    bench->plan = make_plan(MAX_OPEN);
+    bench->plan->look_up = look_values_up;
+    bench->plan->caller = text;
+    bench->plan->nnodes = 1;
+    bench->plan->nodes = array(bench->plan, 1, sizeof(above_7));
+    bench->plan->nodes[0] = above_7;
+    bench->plan->types[ADDED].filter = 0;
+    bench->plan->groups[ADDED_BY_TEXT].keys[0] = (struct field_ref){.kind = FIELD_LOOKED_UP, .offset = 1};
+    bench->plan->groups[ADDED_SPREAD].value = (struct field_ref){.kind = FIELD_LOOKED_UP, .offset = 2};
+    bench->engine = engine_new(bench->plan);
+    add(bench, ADDED, 7, 0, 0, "");
+    add(bench, ADDED, 8, 0, 0, "");
+    feed(bench, 0);
+    CHECK(bench->plan->types[ADDED].passed == 1);
+    tallies = engine_tallies(bench->engine, ADDED_BY_TEXT);
+    CHECK(tallies->ntallies == 1 && tallies->tallies[0].key_length == 8 + PAGE_SIZE);
+    CHECK(engine_tallies(bench->engine, ADDED_SPREAD)->unreadable == 1);
+}
+
 static void test_resume_keeps_open_calls(struct bench *bench)
 {
     const int32_t joins[NJOINS] = {0, -1, 2, 3};
@@ -468,6 +517,7 @@ int main(void)
         TEST(test_cut_page_is_loss),
         TEST(test_pages_of_pipe),
         TEST(test_filter),
+        TEST(test_looked_up_values),
         TEST(test_resume_keeps_open_calls),
         TEST(test_oldest_are_dropped),
     };

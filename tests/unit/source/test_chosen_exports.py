@@ -12,11 +12,10 @@ from tests.model.pages import NO_STACKS
 from tests.support.both_ways import RANDOM, STEPS, both_ways, compare
 from tests.support.joined_pages import (
     ALL,
-    BY_DEVICE,
+    IN_NO_CALL,
     JOINS,
     SINGLE,
     SOME_LARGE,
-    TICKING,
     Recording,
     call,
     choices,
@@ -68,10 +67,7 @@ def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None
 
 def test_what_is_drawn_is_exported_in_every_way() -> None:
     """The tests above compare something: spans in spans, logs in spans, and what was needed for them only."""
-    exports = {
-        number: RecordChoice("span", SOME_LARGE, nested=number not in (BY_DEVICE, TICKING))
-        for number in JOINS
-    }
+    exports = {number: RecordChoice("span", SOME_LARGE, nested=number not in IN_NO_CALL) for number in JOINS}
     exports[SINGLE.id] = RecordChoice("log", SOME_LARGE)
     recording = record(Random(1), 4000, 8, 0.01, moving=1)
     _, walk = compare(Random(1), recording, exports=exports)
@@ -84,10 +80,7 @@ def test_what_is_drawn_is_exported_in_every_way() -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_a_trace_is_sampled_as_a_whole(share: float) -> None:
-    exports = {
-        number: RecordChoice("span", SOME_LARGE, nested=number not in (BY_DEVICE, TICKING))
-        for number in JOINS
-    }
+    exports = {number: RecordChoice("span", SOME_LARGE, nested=number not in IN_NO_CALL) for number in JOINS}
     recording = record(Random(2), 6000, 8, 0)
     whole, _ = both_ways(recording, exports=exports)
     sampled = {number: one._replace(share=share) for number, one in exports.items()}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.both_ways import RANDOM, STEPS, both_ways, compare
 from tests.support.joined_pages import (
     ALL,
+    ASKED,
     CALL,
     FIRST_TOO,
     JOINS,
@@ -67,8 +68,9 @@ def test_filters_of_halves_and_of_joined_records(random: Random, steps: int) -> 
         CALL.layout: condition('size >= 1 && name != "bb"'),
         FIRST_TOO.layout: condition("dev == 1"),
         SENT.layout: condition("size < 2"),
+        ASKED.layout: condition('pid != 4 && !(words ~ "*cc*")'),
     }
-    residual = condition("duration > 0.000000003 && cpu != 1 && sent != 5 && !(merged > 20)")
+    residual = condition("duration > 0.000000003 && cpu != 1 && sent != 5 && !(merged > 20) && pid < 5")
     compare(random, record(random, steps, 8, 0.05, ties=0.2, ending=6), filters=filters, residual=residual)
 
 
@@ -159,7 +161,7 @@ def test_a_call_at_the_time_of_its_threads_exit_ends_with_it() -> None:
     events = (2, exited(7)), (2, call(10, 7, 1 << 20, 1, b"a")), (2, first(40, 7, 1, b"a", 1))
     for one in both_of(*events, (3, first(40, 7, 1, b"a", 1))):
         lost = one.numbers.copy().lost_of
-        assert (lost["probe60", "unpaired"], lost["probe63", "unpaired"], one.open) == (1, 1, 1)
+        assert (lost["probe60", "unpaired"], lost["probe63", "unpaired"], one.open) == (1, 1, 2)
 
 
 def test_forks_do_not_exceed_the_bound_of_open_halves() -> None:

@@ -64,36 +64,21 @@ def samples(layout: Any, metrics: Any, batch: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", [pages.PageParser, compiled.PageParser], ids=["python", "compiled"])
 def test_pages(kind: Any) -> None:
     own, metrics = planned(binary=True)
-    recipe = source_recipe(own.layout, replace_where(metrics), None)
-    recipes = {own.layout.layout_id: recipe} if recipe and kind is compiled.PageParser else {}
+    recipe = source_recipe(own.layout, metrics, None)
     assert recipe
+    recipes = {own.layout.layout_id: recipe} if kind is compiled.PageParser else {}
     parser = kind(GEOMETRY, [shape(own.layout, FORMAT)], Names(), recipes=recipes, tgid=True)
     page = Page()
     for tid, comm, pid in WAKEUPS:
         page.add(1, event(317, tid, comm.ljust(16, b"\0"), struct.pack("=iiii", pid, 120, 1, 0)))
     parser.feed(page.render(), 1)
-    found = samples(own.layout, replace_where(metrics), parser.take())
+    batch = parser.take()
+    assert bool(batch.records) is (kind is pages.PageParser)
+    found = samples(own.layout, metrics, batch)
     assert found["ns_a_total"] == {
         ("woken", "thread 6", "8", "6", "3", "1", "1"): 2,
         ("thread 6", "thread 7", "6", "7", "3", "1", "1"): 1,
     }
-    assert [found[f"ns_{name}_total"] for name in "bc"] == [{(): 2}, {(): 2}]
-
-
-def replace_where(metrics: Any) -> Any:
-    """Leave out the conditions for which the compiled walk delivers each record."""
-    return metrics._replace(metrics=metrics.metrics[:3])
-
-
-def test_conditions_on_what_is_looked_up() -> None:
-    own, metrics = planned(binary=True)
-    assert source_recipe(own.layout, metrics, None) is None
-    parser = pages.PageParser(GEOMETRY, [shape(own.layout, FORMAT)], Names(), tgid=True)
-    page = Page()
-    for tid, comm, pid in WAKEUPS:
-        page.add(1, event(317, tid, comm.ljust(16, b"\0"), struct.pack("=iiii", pid, 120, 1, 0)))
-    parser.feed(page.render(), 1)
-    found = samples(own.layout, metrics, parser.take())
     assert [found[f"ns_{name}_total"] for name in "bcde"] == [{(): 2}, {(): 2}, {(): 3}, {(): 2}]
 
 
