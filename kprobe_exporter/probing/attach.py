@@ -70,8 +70,11 @@ class Attached:
             part.enable()
 
     def pause(self) -> None:
-        """Stop recording; the kernel's counts can still be read. Never raises."""
-        for part in self.parts:
+        """Stop recording; the kernel's counts can still be read. Never raises.
+
+        The first events go last: they have stacks, and may share their tracepoint with the others.
+        """
+        for part in reversed(self.parts):
             part.pause()
 
     def disable(self) -> None:

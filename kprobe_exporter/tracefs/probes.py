@@ -211,13 +211,13 @@ class Installed:
         if self._enabled:
             self._enabled = False
             self._instance.release(self._dir)
-        if self._records_stacks:
-            self._records_stacks = False
-            self._undo("trigger", f"!{STACK}")
         if self.counted_softly:
             self._undo("trigger", soft_trigger_off(self.system, self.event))
         if not self._instance.shares(self._dir):
             self._undo("enable", "0")
+        if self._records_stacks:  # last, because the kernel waits: events would come without their stacks
+            self._records_stacks = False
+            self._undo("trigger", f"!{STACK}")
 
     @property
     def recorded_for_others(self) -> bool:

@@ -91,3 +91,12 @@ CASES = [
 def test_a_tool(case: ToolCase, trace: StartTrace, on_cpu: Callable[[int], None]) -> None:
     on_cpu(0)  # the load has another one
     case.compare(run_tool(trace, case.command, case.load))
+
+
+@pytest.mark.parametrize("tool", ["stackcount t:sched:sched_switch", "offcputime"])
+def test_events_at_the_end_have_their_stacks(trace: StartTrace, tool: str) -> None:
+    """The kernel waits while it removes the trigger of stacks, and the CPUs go on switching."""
+    running = trace(*tool.split(), "--duration", "0.5", command="tool")
+    assert running.wait() == 0
+    assert running.output
+    assert "lost" not in running.errors
