@@ -27,7 +27,7 @@ from tests.support.agent_process import AgentProcess
 from tests.support.kernel_ids import kernel_tid
 from tests.support.leftovers import instances
 from tests.support.mounts import mounted
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.support.provoked_calls import getppid
 from tests.support.trace_cmd import report
 
@@ -37,7 +37,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 NAMED = "global: {tracefs_instance: recorder_under_test}\n"
-WINDOW = 1.0
+WINDOW = float(round(patience(1)))
+"""Seconds. Between the condition and its noticing a slow machine needs some of them."""
 NAP = 0.4
 """Seconds of the sleep that is the condition."""
 
@@ -80,9 +81,9 @@ class Recorder:
 
 @pytest.fixture
 def recording(start_agent: StartAgent, tmp_path: Path) -> Callable[..., Recorder]:
-    def start(rest: str = "", *probes: str, directory: Path | None = None, budget: str = "") -> Recorder:
-        where = directory or tmp_path / "files"
-        text = configuration(where, rest, *probes, budget=budget)
+    def start(rest: str = "", *probes: str, budget: str = "", window: float = WINDOW) -> Recorder:
+        where = tmp_path / "files"
+        text = configuration(where, rest, *probes, budget=budget, window=window)
         agent = start_agent(text, "--web.enable-lifecycle", "--web.enable-recordings")
         [config] = tmp_path.glob("config*.yaml")
         return Recorder(agent, where, config)
@@ -90,8 +91,10 @@ def recording(start_agent: StartAgent, tmp_path: Path) -> Callable[..., Recorder
     return start
 
 
-def configuration(directory: Path, rest: str = "", *probes: str, budget: str = "") -> str:
-    one = f'name: slow, probes: [naps, "{OPENS}"], window: {WINDOW:.0f}s, {rest or WHEN}'
+def configuration(
+    directory: Path, rest: str = "", *probes: str, budget: str = "", window: float = WINDOW
+) -> str:
+    one = f'name: slow, probes: [naps, "{OPENS}"], window: {window:.0f}s, {rest or WHEN}'
     return (
         f"{NAMED}probes: [{', '.join([NAPS, *probes])}]\n"
         f"record: {{directory: {directory}, {budget} recordings: [{{{one}}}]}}\n"
@@ -168,7 +171,7 @@ def opens_in(file: Path, pid: int) -> dict[int, int]:
 def test_exactly_the_window_is_there(recording: Callable[..., Recorder]) -> None:
     """The condition fires once for one stall, which both formats show."""
     here = recording(WHEN + ", formats: [trace.dat, perfetto]")
-    load = stalls(2.5)
+    load = stalls(WINDOW + 1.5)
     file = here.wait_for_file()
     stopped = time.monotonic_ns()
     timeline = here.wait_for_file("pftrace")
@@ -214,7 +217,7 @@ def ns(text: str) -> int:
 
 
 def test_a_burst_is_one_file(recording: Callable[..., Recorder]) -> None:
-    here = recording()
+    here = recording(f"{WHEN}, every: {patience(10):.0f}s")
     for _ in range(3):
         stalls(0.05).end()
     here.wait_for_file()
@@ -244,9 +247,9 @@ def test_requests_by_signal_and_by_http(recording: Callable[..., Recorder]) -> N
 
 
 def test_events_before_a_reload_are_there(recording: Callable[..., Recorder]) -> None:
-    here = recording("every: 1s")
+    here = recording("every: 1s", window=600)
     load = opened(5)
-    here.config.write_text(configuration(here.directory, "every: 1s", MORE))
+    here.config.write_text(configuration(here.directory, "every: 1s", MORE, window=600))
     assert here.post("/-/reload")[0] == 200
     assert here.post("/-/record")[0] == 200
     assert len(opens_in(here.wait_for_file(), load)) == 5
