@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from kprobe_exporter.errors import StartError
+from kprobe_exporter.model.record_layout import Geometry
 from kprobe_exporter.trace import save_pages as pages_module
 from kprobe_exporter.trace import timeline as timeline_module
 from kprobe_exporter.trace.save_pages import save_pages
@@ -43,7 +44,7 @@ def pages(path: Path) -> int:
 def failing_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_module, "collected", failing)
     monkeypatch.setattr(pages_module, "installed", failing)
-    monkeypatch.setattr(pages_module, "_page_bytes", lambda files: 4096)
+    monkeypatch.setattr(pages_module, "page_geometry", lambda files: Geometry(8, 8, 16, 4096))
 
 
 @pytest.mark.parametrize("write", [timeline, pages])
@@ -90,11 +91,11 @@ def test_full_disk_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def full(**_: object) -> Any:
         return open("/dev/full", "wb", buffering=0)
 
-    def read_page(instance: object, pipe: int, page_bytes: int) -> bytes:
-        return b"x"
+    def read_pages(instance: object, pipe: int, page_bytes: int) -> Iterator[bytes]:
+        yield b"x"
 
     monkeypatch.setattr(pages_module, "installed", works)
     monkeypatch.setattr(pages_module, "TemporaryFile", full)
-    monkeypatch.setattr(pages_module, "_read_page", read_page)
+    monkeypatch.setattr(pages_module, "read_pages", read_pages)
     with pytest.raises(StartError, match=f"^{tmp_path}/out {FULL}"):
         pages(tmp_path / "out")
