@@ -9,15 +9,15 @@ debug/gosym/pclntab.go of Go). It is read into a symbol table of ELF.
 import re
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from kprobe_exporter.elf.budget import MOST_AT_ONCE
 from kprobe_exporter.elf.mini_debug_info import NoTableError
 from kprobe_exporter.elf.sections import BLOCK, ElfSections, Strings
 from kprobe_exporter.elf.tables import FUNC, GLOBAL, SymbolTable
 
-if TYPE_CHECKING:
-    from kprobe_exporter.elf.reader import ElfFile
+OffsetOf: TypeAlias = Callable[[int], int | None]
+"""Where in the file an address of code is, None if nowhere."""
 
 SECTION = ".gopclntab"
 
@@ -52,7 +52,7 @@ class _GoSections(ElfSections):
         return Strings(self._file, self._names)
 
 
-def go_functions(file: "ElfFile") -> SymbolTable | None:
+def go_functions(file: ElfSections, offset_of: OffsetOf) -> SymbolTable | None:
     """Return the functions; None if there is no table. Raises NoTableError, or any exception if damaged."""
     section = next(iter(file.named_sections(SECTION)), None) or (_merged(file) if file.is_go else None)
     if section is None:
@@ -72,7 +72,7 @@ def go_functions(file: "ElfFile") -> SymbolTable | None:
     pair, description = struct.Struct(order + 2 * edge.format[1:]), struct.Struct(f"{edge.format}I")
     pairs, descriptions = _reader(file, section), _reader(file, section)
     [code_end] = edge.unpack(pairs(functions + count * pair.size, edge.size))
-    code = _code_start(file, section, code_end) if is_relative else 0
+    code = _code_start(file, offset_of, section, code_end) if is_relative else 0
     symbols = bytearray()
     for at in range(functions, functions + count * pair.size, pair.size):
         begin, place = pair.unpack(pairs(at, pair.size))
@@ -87,7 +87,7 @@ def go_functions(file: "ElfFile") -> SymbolTable | None:
     return SymbolTable(_GoSections(file, bytes(symbols), _behind(section, names - 1)), table)
 
 
-def _merged(file: "ElfFile") -> Any:
+def _merged(file: ElfSections) -> Any:
     """Return the part of MERGED that begins with the table, as a section; None if there is none."""
     magics = b"|".join(re.escape(struct.pack(file.order + "I", magic)) for magic in MAGICS)
     header = re.compile(rb"(?:%s)\0\0[\1\2\4]%c" % (magics, 8 if file.wide else 4))
@@ -105,7 +105,7 @@ def _behind(section: Any, at: int) -> Any:
     return {"sh_type": section["sh_type"], "sh_size": section["sh_size"] - at, **moved}
 
 
-def _code_start(file: "ElfFile", section: Any, size: int) -> int:
+def _code_start(file: ElfSections, offset_of: OffsetOf, section: Any, size: int) -> int:
     """Return the address from which offsets count. Raises NoTableError.
 
     Until Go 1.25 the header has it, since then only the structure that describes the module.
@@ -116,12 +116,12 @@ def _code_start(file: "ElfFile", section: Any, size: int) -> int:
         start = _relocation(file, part["sh_addr"] + at)
         if start is None:
             [start] = word.unpack(file.read(part, at, word.size))
-        if start and None not in (file.offset_of(start), file.offset_of(start + size - 1)):
+        if start and None not in (offset_of(start), offset_of(start + size - 1)):
             return int(start)
     raise NoTableError("does not say where the code begins")
 
 
-def _relocation(file: "ElfFile", address: int) -> int | None:
+def _relocation(file: ElfSections, address: int) -> int | None:
     """Return the word that the loader writes to an address, None if it does not write there."""
     entry = struct.Struct(file.order + ("QQq" if file.wide else "IIi"))
     for table in (one for one in file.sections if one["sh_type"] == "SHT_RELA"):

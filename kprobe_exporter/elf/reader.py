@@ -44,9 +44,6 @@ MINI = ".gnu_debugdata"
 
 EXECUTABLE, WRITABLE, NEEDED = 1, 2, 1  # PF_X, PF_W and DT_NEEDED of elf.h
 
-GO = (".go.buildinfo", ".note.go.buildid")
-"""Sections that Go's linker writes. They stay when a program is stripped."""
-
 
 class Part(NamedTuple):
     """A segment: its offset in the file, its address, and its bytes in the file."""
@@ -226,11 +223,6 @@ class ElfFile(ElfSections):
                 yield strings.text(value)
 
     @cached_property
-    def is_go(self) -> bool:
-        """Whether Go's linker wrote it."""
-        return any(self.named_sections(name) for name in GO)
-
-    @cached_property
     def code(self) -> list[Part]:
         """The executable segments."""
         return self._segments(EXECUTABLE, "executable")
@@ -279,7 +271,10 @@ class ElfFile(ElfSections):
         """
         if self.section("SHT_SYMTAB") is not None:
             return None
-        for name, table in ((MINI, self._debug_data), (GO_TABLE, partial(go_functions, self))):
+        for name, table in (
+            (MINI, self._debug_data),
+            (GO_TABLE, partial(go_functions, self, self.offset_of)),
+        ):
             try:
                 if (found := table()) is not None:
                     return found

@@ -22,6 +22,10 @@ WINDOW = 1 << 20  # Bytes of names, or of versions, that are read at once
 HEADER = 1 << 10  # Bytes of memory that the header of a section or a segment takes, at most
 
 
+GO = (".go.buildinfo", ".note.go.buildid")
+"""Sections that Go's linker writes. They stay when a program is stripped."""
+
+
 class ElfSections:
     """The headers of an open file and the bytes of its sections. Raises GrammarError for another file."""
 
@@ -58,6 +62,11 @@ class ElfSections:
             return []
         names = Strings(self, self.sections[number])
         return [section for section in self.sections if names.text(section["sh_name"]) == name]
+
+    @cached_property
+    def is_go(self) -> bool:
+        """Whether Go's linker wrote it."""
+        return any(self.named_sections(name) for name in GO)
 
     def section_address(self, name: str) -> int | None:
         """Return the address of the section of this name, None if there is none."""

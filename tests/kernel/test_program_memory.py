@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import json
 import mmap
 import os
 import re
@@ -12,12 +11,12 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any, TypeAlias
 
 import pytest
 
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
+from tests.kernel.traced_strings import HOSTILE, MOST, Object, objects, text
 from tests.kernel.workload import FORGED, TRUE, Child
 from tests.support.patience import eventually
 from tests.support.trace_process import StartTrace, TraceProcess
@@ -25,35 +24,12 @@ from tests.vm.kernels import ALL_FILTERS, EPROBES
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
-OPENS, EXECS, MOST = 500, 200, 8
-HOSTILE = (
-    FORGED,
-    b'"',
-    b"\xff\xfe",
-    b"new\nline",
-    b"(fault)",
-    b"{1,2}",
-    b'x" return=0',
-    b"\\x41",
-    b" ",
-    b"\t",
-)
+OPENS, EXECS = 500, 200
 NAP = 0.03
 LONG = 0.5
 """Seconds of a sleep that a starved machine does not make of one of a millisecond."""
 
-Object: TypeAlias = dict[str, Any]
-
 libc = ctypes.CDLL(None, use_errno=True)
-
-
-def text(value: bytes) -> str:
-    """A string as JSON shows it."""
-    return value.decode(errors="backslashreplace")
-
-
-def objects(trace: TraceProcess) -> list[Object]:
-    return [json.loads(line) for line in trace.output.splitlines()]
 
 
 def traced(trace: TraceProcess, child: Child, last: bytes) -> list[Object]:

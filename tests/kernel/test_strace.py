@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.test_program_memory import HOSTILE, MOST, objects, text
+from tests.kernel.traced_strings import HOSTILE, MOST, objects, text
 from tests.kernel.workload import Child
 from tests.support.compiling import compiled
 from tests.support.trace_process import StartTrace
