@@ -160,7 +160,7 @@ def stalls(seconds: float) -> Load:
 def opens_in(file: Path, pid: int) -> dict[int, int]:
     """The numbers of this process' opens in a trace.dat, with their times in nanoseconds."""
     lines = report(file, "-t")
-    pattern = re.compile(rf"-{pid} +\[\d+\] (\d+)\.(\d+): sys_enter_openat: .*dfd: (?:0x)?([0-9a-f]+)")
+    pattern = re.compile(rf"-{pid} +\[\d+\] +(\d+)\.(\d+): sys_enter_openat: .*dfd: (?:0x)?([0-9a-f]+)")
     found = [match for line in lines if (match := pattern.search(line))]
     numbers = [int(match[3], 16) for match in found]
     assert len({*numbers}) == len(numbers), "no event is there twice"
