@@ -8,6 +8,7 @@ from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.replaced_files import Planner
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.container_files import ContainerFiles, FileKey, Inode
+from kprobe_exporter.util.deadline import NO_ANSWER
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ class ContainerProbes:
     """Follows the containers of probes that select some. The thread that holds the change lock owns it.
 
     One file is attached at a look, so that a change stays short. A file of which a probe was refused is not
-    tried again while a container has it.
+    tried again while a container has it, unless it was refused because its file system did not answer.
     """
 
     def __init__(self, files: ContainerFiles) -> None:
@@ -60,7 +61,10 @@ class ContainerProbes:
             planned = self._files.plan(old.plan.probe, lambda placed: plan([placed])[0], file)
             if planned.waiting:  # the container has ended since
                 continue
-            self._tried.add((name, file))
+            if NO_ANSWER not in planned.refusals:
+                self._tried.add((name, file))
+            elif kept or NO_ANSWER in old.plan.refusals:
+                continue  # a later look tries again
             if kept and planned.refusals:
                 why = planned.refusals
                 log.warning("the probe '%s' is not attached in another container: %s", name, why)

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from errno import ETIMEDOUT
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,9 +16,13 @@ import pytest
 from kprobe_exporter.agent import thread_events
 from kprobe_exporter.agent.container_probes import MOST_FILES
 from kprobe_exporter.agent.probe_set import prune
+from kprobe_exporter.elf import Code, find
+from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.probing.container_files import AGAIN, LINGER
+from kprobe_exporter.util.deadline import NO_ANSWER
+from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.compiling import compiled
 from tests.support.container_processes import ContainerProcesses
 from tests.support.containers import container_id, write_logs
@@ -368,3 +373,22 @@ def test_a_container_whose_file_system_hangs_later(cluster: Cluster, monkeypatch
         machine.fire(other, 3)
         machine.shows((3, "kprobe_hits_total", "p"), (1, "kprobe_exporter_fault", "container_hangs"))
         assert hanging.threads == 1
+
+
+def test_a_program_that_did_not_answer_is_tried_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow machine may not read the program in the time that is left beside containers that hang."""
+    locate, unanswered = find.locate, [TimeoutError(ETIMEDOUT, NO_ANSWER)] * 3
+
+    def slowly(target: Target, files: ProbedFiles | None = None) -> Code:
+        if unanswered:
+            raise unanswered.pop()
+        return locate(target, files)
+
+    code = cluster.run(20, FIRST)
+    monkeypatch.setattr(find, "locate", slowly)
+    machine = cluster.start()
+    machine.look(times=4)
+    machine.fire(code, 2)
+    cluster.counts(2)
