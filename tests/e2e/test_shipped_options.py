@@ -66,7 +66,7 @@ def test_a_suggested_start_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     result = CliRunner().invoke(command.run, words)
     assert result.exception is None, result.output
     [options] = given
-    options = options._replace(listen=["127.0.0.1:0"])
+    options = options._replace(listen=["127.0.0.1:0"], systemd_socket=False)
     with running(agent_on(tmp_path, etc, dict, options)) as agent:
         agent.wait_until_serving()
         request = urllib.request.Request(f"{agent.address}/metrics")

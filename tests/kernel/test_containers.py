@@ -37,6 +37,10 @@ probes:
 """
 
 
+NAME = "kprobe_exporter"
+"""Of the agent's instance. Threads are followed in one of their own."""
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("program") / "short", PROGRAM, "-static")
@@ -143,12 +147,15 @@ def test_a_pod_that_is_not_known_yet(
 
 def test_threads_are_followed_again_after_an_interruption(start_agent: StartAgent, tracefs: Path) -> None:
     agent = start_agent(CONFIG)
-    events = tracefs / "instances/kprobe_exporter/events"
-    followed = [events / name / "enable" for name in ("task/task_newtask", "sched/sched_process_exit")]
-    assert [path.read_text() for path in followed] == ["1\n", "1\n"]
-    (events / "enable").write_text("0")
-    eventually(lambda: [path.read_text() for path in followed] == ["1\n", "1\n"])
-    eventually(lambda: (events / "kprobe_exporter/open/enable").read_text() == "1\n")
+    own, threads = (tracefs / f"instances/{name}/events" for name in (NAME, f"{NAME}.threads"))
+    enabled = [
+        *(threads / name / "enable" for name in ("task/task_newtask", "sched/sched_process_exit")),
+        own / "kprobe_exporter/open/enable",
+    ]
+    assert [path.read_text() for path in enabled] == ["1\n"] * 3
+    for events in (own, threads):
+        (events / "enable").write_text("0")
+    eventually(lambda: [path.read_text() for path in enabled] == ["1\n"] * 3)
     assert "the probe 'task:task_newtask': another process disabled it" in agent.output()
     assert agent.scrape().value("kprobe_exporter_faults_total", fault="probe_disabled") >= 3
 

@@ -53,7 +53,7 @@ def test_cleanup_leaves_the_events_of_the_top_level(files: MountedTracefs) -> No
     try:
         result = cleanup("..")
         assert result.exit_code == 2
-        assert "'..' is no name" in result.output
+        assert "'..' is not a name" in result.output
         assert files.read(EXEC) == b"1\n"
     finally:
         files.write(EXEC, "0")
