@@ -20,7 +20,7 @@ class ContainerProbes:
     """Follows the containers of probes that select some. The thread that holds the change lock owns it.
 
     One file is attached at a look, so that a change stays short. A file of which a probe was refused is not
-    tried again while a container has it, unless it was refused because its file system did not answer.
+    tried again while a container has it. One whose file system did not answer is.
     """
 
     def __init__(self, files: ContainerFiles) -> None:
