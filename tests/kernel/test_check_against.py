@@ -12,12 +12,12 @@ from kprobe_exporter.diagnose.dry_run import DryRunRow, look_each
 from kprobe_exporter.diagnose.saved_kernel import load, save, take
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.symbols.addresses import Symbols
-from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.kernel_files import KernelFiles, running_kernel
 from tests.reference.kernels import CONFIGURATIONS, KERNELS, ROOT, series, shipped
 
-PLACES = vars(Resolver)["places"]
+FUNCTIONS = vars(Lists)["functions"]
 """As it is before tests.support.read_once puts the running kernel's functions into its place."""
 
 IN_FILE = {kind.value for kind in Kind if kind.in_file}
@@ -27,7 +27,7 @@ PACK = ROOT / "examples/packs/scheduler.yaml"
 @pytest.fixture(scope="module")
 def running(tracefs: Path) -> Iterator[KernelFiles]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Resolver, "places", PLACES)
+        patch.setattr(Lists, "functions", FUNCTIONS)
         yield running_kernel(ReadOnlyTracefs(tracefs))
 
 
