@@ -72,11 +72,7 @@ def _write_trace_dat(
     there = (each.split("/") for each in recorded.events)
     events = [(system, event) for system, event in there if stopped.event_format(system, event) is not None]
     # Without the kernel's symbols: they would be 10 MB of each file, and tell where the kernel lies.
-    about = describe_recording(stopped, events, form.page, [*pages], symbols=False)
-    # A CPU without a number between others would shift all that follow.
-    empty = open(os.devnull, "rb")  # noqa: SIM115
-    with empty:
-        write(file, about, [pages.get(cpu, empty) for cpu in range(max(pages) + 1)])
+    write(file, describe_recording(stopped, events, form.page, [*pages], symbols=False), pages)
 
 
 def _draw(

@@ -4,6 +4,7 @@ The file is a head and the pages of each CPU as the kernel wrote them. The head 
 descriptions of its pages and events (trace-cmd.dat.v6(5), and enum TRACECMD_OPTION_* of trace-cmd).
 """
 
+import io
 import shutil
 import struct
 import sys
@@ -36,8 +37,10 @@ class Recording(NamedTuple):
     options: Sequence[tuple[int, bytes]]
 
 
-def write(file: BinaryIO, recording: Recording, cpus: Sequence[BinaryIO]) -> None:
-    """Write the file, with the pages of ``cpus`` in the order of their numbers. Raises OSError."""
+def write(file: BinaryIO, recording: Recording, pages_of: Mapping[int, BinaryIO]) -> None:
+    """Write the file, with the pages of each CPU by its number. Raises OSError."""
+    # A reader numbers the CPUs by their order, so that one without pages takes its place, too.
+    cpus = [pages_of.get(cpu, io.BytesIO()) for cpu in range(max(pages_of) + 1)]
     head = b"".join(_head(recording, len(cpus)))
     sizes = [pages.seek(0, 2) for pages in cpus]
     # The table is a part of the head, and its own size decides where the pages begin.

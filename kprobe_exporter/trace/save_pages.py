@@ -59,11 +59,8 @@ def save_pages(
         _copy(instance, pipes, writes, page_bytes)
         events = [(probe.system, probe.event) for probe in probes]
         recording = describe_recording(instance, events, page_bytes, [*pages])
-        with writing(path):
-            # A CPU without a number between others would shift all that follow.
-            empty = stack.enter_context(TemporaryFile(dir=path.parent))
-            with replaced_whole(path, private=True) as file:
-                write(file, recording, [pages.get(cpu, empty) for cpu in range(max(pages) + 1)])
+        with writing(path), replaced_whole(path, private=True) as file:
+            write(file, recording, pages)
     stats = buffer_stats(instance.files, instance.path)
     return stats.overrun + stats.dropped
 
