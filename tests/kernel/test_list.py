@@ -128,7 +128,7 @@ def test_one_of_a_module_that_is_not_loaded(no_module: None) -> None:
     assert told(attach, status=0) == f"{attach}: armed when the module '{MODULE}' is loaded"
     assert "no such function" in told(FUNCTION)
     assert told(f"{MODULE}:{FUNCTION}").startswith(
-        f"'{MODULE}:{FUNCTION}' begins with '{MODULE}', which is no"
+        f"'{MODULE}:{FUNCTION}' begins with '{MODULE}', which is neither a kind"
     )
     subprocess.run(["modprobe", MODULE], check=True)
     assert listed(f"{MODULE}:{FUNCTION}") == listed(FUNCTION) == [attach]
