@@ -18,7 +18,7 @@ MOST_SOURCES = 1024  # Sources that are refused at a time; the oldest ones are f
 
 
 class Overruns:
-    """What went over its budget. Any thread may call it."""
+    """The sources that went over their budget. Any thread may call it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -55,8 +55,10 @@ class Overruns:
             return {str(kind): count for kind, count in self._counts.items()}
 
     def clear(self) -> None:
-        """Refuse none any more."""
-        self._until.clear()
+        """Refuse none any more, and count from 0."""
+        with self._lock:
+            self._until.clear()
+            self._counts = dict.fromkeys(self._counts, 0)
 
 
 OVERRUNS = Overruns()

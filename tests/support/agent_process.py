@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kprobe_exporter.agent import agent as agent_module
 from kprobe_exporter.agent import probe_set as probe_set_module
+from kprobe_exporter.util.overruns import OVERRUNS
 from kprobe_exporter.web import clients as clients_module
 from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually, patience
@@ -100,6 +101,7 @@ class AgentProcess(ForkedChild):
             probe_set_module.LAST_TIME = last_time
             clients_module.REQUEST_TIME = request_time
             clients_module.ANSWER_TIME = answer_time
+            OVERRUNS.clear()  # those of tests before this one
             _be_the_agent(log, main, list(arguments))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
