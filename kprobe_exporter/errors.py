@@ -114,7 +114,7 @@ class TracefsError(KprobeExporterError):
 
 
 class NotMounted(TracefsError):
-    """There is no tracefs, and none could be mounted."""
+    """Tracefs is missing, and could not be mounted."""
 
 
 class ProbeRefused(TracefsError):

@@ -99,13 +99,13 @@ class Audit:
 class SwitchLosses:
     """Hits less events less known losses, by probe: what grows while a probe is switched off was lost.
 
-    While the kernel removes a kprobe from the code, some 50 ms, the probe still fires and counts, but records
-    nothing (``__disable_trace_kprobe()`` in kernel/trace/trace_kprobe.c): under a flood that is thousands of
-    hits without an event. Of a probe that is sampled, all hits without an event were lost.
+    While the kernel removes a kprobe from the code, about 50 ms, the probe still fires and counts, but
+    records nothing (``__disable_trace_kprobe()`` in kernel/trace/trace_kprobe.c): under a flood that is
+    thousands of hits without an event. For a sampled probe, all hits without an event were lost.
 
     The thread that holds the change lock owns it. It may under-report if the ring buffer also lost events
-    since the probe was attached. Where events are read as text it over-reports the agent's own firings in
-    that time, which are hits without events.
+    since the probe was attached. If events are read as text, it over-reports the agent's own firings in that
+    time, which are hits without events.
     """
 
     def __init__(self, aggregator: Aggregator) -> None:

@@ -77,7 +77,7 @@ def _in_kernel(probe: Probe) -> Probe:
 
 
 def _metrics(probes: Iterable[Probe]) -> Mapping[str, list[Metric]]:
-    """Return metrics by name, each with its probes' definitions. The help is left out: it may differ."""
+    """Return metrics by name, each with its probes' definitions. The help is omitted: it may differ."""
     found: defaultdict[str, list[Metric]] = defaultdict(list)
     for probe in probes:
         for metric in probe.metrics:

@@ -69,7 +69,7 @@ REPAIRED: tuple[Fault, ...] = (
 PARTS_A_LOOK = 20
 """Events that one look examines. With 50 probes each is examined every 5 s; a look takes at most 1 ms.
 
-Where the kernel shows all filters in one file, one look sees each changed filter."""
+If the kernel shows all filters in one file, one look sees each changed filter."""
 
 REPAIRS, WITHIN = 3, 60.0
 """The agent repairs a probe at most REPAIRS times within WITHIN seconds; after that it leaves it alone."""
@@ -86,8 +86,8 @@ Action: TypeAlias = Literal["enable", "replace", "leave", "again"]
 
 
 class Repair(NamedTuple):
-    """A repair of a probe: ``enable`` it if it was disabled, ``replace`` it by a new one, ``leave`` it alone
-    for a while, for this ``reason``, or try it ``again`` after that."""
+    """A repair of a probe: ``enable`` it if it was disabled, or ``replace`` it by a new one. Or ``leave`` it
+    alone for a while, for this ``reason``, and try it ``again`` after that."""
 
     probe: str
     action: Action
@@ -188,7 +188,7 @@ class Interference:
     def _next(self, probes: Iterable[ProbeState]) -> list[tuple[str, Installed]]:
         """Return the next PARTS_A_LOOK events, in turn, with the names of their probes.
 
-        Where one file shows all filters, return those with a changed filter too.
+        If one file shows all filters, return those with a changed filter too.
         """
         attached = [(probe.name, one) for probe in probes if probe.records for one in probe.attachments]
         parts = [(name, part) for name, one in attached for part in one.parts]

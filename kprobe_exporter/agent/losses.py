@@ -20,8 +20,8 @@ REMEDIES: Mapping[str, str] = {
     "table_full": "raise global.max_series, or use fewer labels",
     "unparsed": "docs/metrics.md names the causes",
 }
-"""The remedy for each loss that is logged, by reason. Each other loss has a line of its own, as of a probe
-that is switched off, or belongs to normal operation, as an event without its counterpart."""
+"""The remedy for each loss that is logged, by reason. The other losses have a line of their own, such as that
+of a disabled probe. Or they belong to normal operation, such as an event without its counterpart."""
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ MARKER = 430e-9
 """Seconds that an event from a write to ``trace_marker`` takes where the constants above were measured."""
 
 FASTEST, SLOWEST = 0.5, 4.0
-"""The bounds of ``Machine.slowness``. A measurement of half a millisecond is no reason for more."""
+"""The bounds of ``Machine.slowness``. A measurement of half a millisecond does not justify more."""
 
 NAME = "kprobe_exporter_probe_overhead_seconds_total"
 HELP = "Estimated time that the probe added to the threads that hit it: its firings, times a constant."
@@ -61,7 +61,8 @@ def _without_stack(part: ProbeSpec) -> float:
 
 
 class Machine(NamedTuple):
-    """What a limit as a share of time depends on: the CPUs, and by how much they are slower than ours."""
+    """The machine's part in a limit that is a share of time: its CPUs, and by how much they are slower than
+    ours."""
 
     cpus: int = 1
     slowness: float = 1.0

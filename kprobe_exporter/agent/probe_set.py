@@ -56,9 +56,9 @@ class ProbeSet:
 
     A change makes system calls, 50 ms and more per probe. It holds no lock that the reader, the poller or
     scrapes take, so these go on. Probes that stay are not touched. Probes that go stop recording; then their
-    last events and counts are read, and only then are they forgotten, so that their successors continue
-    their numbers. Firings in between, some 0.1 s, are no events. They are no hits either, except those that
-    the kernel counts while it switches the old probe off: for single events these count as lost.
+    last events and counts are read, and only then are they forgotten, so that their successors continue their
+    numbers. Firings in between, for about 0.1 s, are not recorded. They do not count as hits either, except
+    those that the kernel counts while it switches the old probe off: for single events these count as lost.
     """
 
     _instance: Instance
@@ -82,8 +82,8 @@ class ProbeSet:
     def replace(self, probes: tuple[ProbeState, ...], reset: Collection[str] = ()) -> None:
         """Make these the only probes. The metrics ``reset`` begin at 0.
 
-        Current probes among them stay as they are. Of the new ones, those in the state ``down`` are
-        installed and enabled; what is ``older`` of them goes on. After any exception the agent cannot go on.
+        Current probes among them stay as they are. New probes in the state ``down`` are installed and
+        enabled; their ``older`` parts go on. After any exception the agent cannot go on.
         """
         staying = set(probes) & set(self.probes)
         self._dismiss(probes)
@@ -227,12 +227,12 @@ class ProbeSet:
 def prune(
     instance: Instance, parts: Sequence[Installed], read_out: Callable[[], object]
 ) -> tuple[int, Loss] | None:
-    """Delete the oldest retired definitions if there are too many, and all below the root of a process that
-    has ended, of which they hold the file system. Return None if there are none of these.
+    """Delete the oldest retired definitions if there are too many. Delete all below the root of an ended
+    process, since they hold its file system. Return None if there are none of these.
 
     The same configuration uses its retired definitions again, so they accumulate only if definitions are
-    always new. Deleting one wipes the unread ring buffer (see ``Installed.remove``) and takes the kernel some
-    50 ms. So recording is off meanwhile, and the buffer is empty. Firings in that time are hits without
+    always new. Deleting one wipes the unread ring buffer (see ``Installed.remove``) and takes the kernel
+    about 50 ms. So recording is off meanwhile, and the buffer is empty. Firings in that time are hits without
     events. They count as lost, with the reason ``wiped``, if the kernel's profiles count the probe and it has
     no filter.
 

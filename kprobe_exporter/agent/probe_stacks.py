@@ -17,7 +17,8 @@ from kprobe_exporter.tracefs.stack_tables import StackTrigger
 OpenStacks: TypeAlias = Callable[[int], tuple[list[StackTally], int]]
 
 OUTSTANDING = ".outstanding"
-"""Behind a probe's name, which has no dot: the stacks of its calls or pairs that have not ended."""
+"""Follows a probe's name, which has no dot, and means the stacks of its calls or pairs that have not
+ended."""
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class ProbeStacks:
     """The stacks of every probe that has ``stacks``, kept over reloads that leave their weight as it is.
 
     One thread changes it; any may ask for a profile. ``_lock`` is held while a table is read, which takes the
-    kernel some 10 ms for 1,000 stacks; no reader of events and no scrape takes it.
+    kernel about 10 ms for 1,000 stacks; no reader of events and no scrape takes it.
     """
 
     def __init__(self, limits: SeriesLimits, programs: ProgramStacks) -> None:

@@ -72,7 +72,7 @@ class Trip(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What to do: disable or sample the probes ``tripped``, enable the probes ``again``."""
+    """The changes to make: disable or sample the probes ``tripped``, enable the probes ``again``."""
 
     tripped: tuple[Trip, ...] = ()
     again: tuple[str, ...] = ()
@@ -145,9 +145,9 @@ class Budget:
         in firings per second, None for none. A probe whose limit changed gets a new bucket, and is tried
         again at once if the limit was raised. If that of all was raised, the probes that are off because of
         it are tried again. A probe without ``hits`` is left as it is. A probe in ``up`` that was off here was
-        enabled elsewhere, and counts as on. Those that are ``critical`` are to be sampled, not disabled.
-        With ``shares``, ``limit`` is a share of the CPUs' time: they say what share of a second of it one
-        firing of each probe takes.
+        enabled elsewhere, and counts as on. Those that are ``critical`` are to be sampled, not disabled. If
+        ``shares`` are given, ``limit`` is a share of the CPUs' time: they say what share of a second of it
+        one firing of each probe takes.
         """
         self._know(limits, limit)
         self._critical = critical

@@ -39,7 +39,7 @@ Planner: TypeAlias = Callable[[Sequence[Probe]], list[ProbePlan]]
 
 
 class _File(NamedTuple):
-    """What a path names. Size and time change while a file is being written; its inode stays."""
+    """The file that a path names. Size and time change while a file is being written; its inode stays."""
 
     inode: Inode
     size: int

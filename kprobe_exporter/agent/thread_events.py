@@ -34,7 +34,7 @@ from kprobe_exporter.tracefs.instance import Instance
 log = logging.getLogger(__name__)
 
 PODS = Path("/var/log/pods")
-"""Where this directory exists, exported events get attributes of their container and pod."""
+"""If this directory exists, exported events get attributes of their container and pod."""
 
 
 NAMED = NEW._replace(fields={"named": "pid", "name": "comm"})
@@ -48,7 +48,7 @@ ENDS_OF_CALLS: Mapping[str, ThreadEvent] = {
     EXEC.event: ThreadEvent("executed", ("old",)),
     EXIT.event: ThreadEvent("exited"),
 }
-"""What a source that joins calls itself takes from the tracepoints about threads."""
+"""The fields of the tracepoints about threads that a source needs to join calls itself."""
 
 
 def looked_up(config: Config) -> list[str]:
@@ -175,7 +175,7 @@ class Identities:
     def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> None:
         """Install the tracepoints if the configuration needs them, or disable them.
 
-        Where they cannot be installed, the agent reads cgroups from /proc only, and a call whose thread ends
+        If they cannot be installed, the agent reads cgroups from /proc only. A call whose thread ends then
         stays open until a later call of the same thread id takes its place. Processes of short-lived threads
         are searched for in saved_tgids.
         """

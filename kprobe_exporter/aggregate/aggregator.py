@@ -42,11 +42,11 @@ MOST_OWNERS = 1024
 class Aggregator:
     """Keeps every number that is exported.
 
-    Records become tallies before they change a number, if the source did not add them up itself.
-    ``_lock`` guards all state; methods that hold it call each other. The reader's thread holds it for a
-    batch, the poller's thread for an update, a scrape while it copies, and the thread that changes probes
-    while it changes one of them. No thread formats, reads or waits while it holds the lock. Counters never go
-    down. Events of a layout that is not attached are counted as unparsed. ``epoch`` is the number of detached
+    Records become tallies before they change a number, if the source did not add them up itself. ``_lock``
+    guards all state; methods that hold it call each other. The reader's thread holds it for a batch, the
+    poller's thread for an update, and a scrape while it copies. The thread that changes probes holds it while
+    it changes one of them. No thread formats, reads or waits while it holds the lock. Counters never go down.
+    Events of a layout that is not attached are counted as unparsed. ``epoch`` is the number of detached
     layouts: kernel counts that were read in an earlier epoch belong to other events and are ignored.
     """
 
@@ -125,7 +125,7 @@ class Aggregator:
     ) -> None:
         """Prepare for the events of an installed probe that was declared, or for its hist ``tables``.
 
-        ``count_hits``: the kernel does not count the hits, so each event that arrives is one. With a
+        ``count_hits``: the kernel does not count the hits, so each event that arrives is one. If there is a
         ``residual_filter``, an event that does not pass is a hit, but not an event. ``joined``: the hits are
         the first events of a call or a pair, of which only the number arrives here.
         """
@@ -368,7 +368,7 @@ class Aggregator:
             return Ledger(self.hits(), events, lost | self._lost_here, overflows)
 
     def hits(self) -> dict[str, int]:
-        """Return how often each probe has fired so far; probes whose hits are not counted are left out."""
+        """Return how often each probe has fired so far; probes whose hits are not counted are omitted."""
         with self._lock:
             here = {name for name, probe in self._probes.items() if probe.counted_here}
             recorded = self.recorded(here)

@@ -17,12 +17,12 @@ Note = Callable[[int, Key], None]
 class EndedThreads:
     """Drops the open first halves that can have no second half any more. The pairing owns it.
 
-    - A thread's calls end with it. They are searched once a batch, at some 0.1 µs an open call: until then, a
-      call that began after the exit is told apart by its time.
+    - A thread's calls end with it. They are searched once a batch, at about 0.1 µs an open call: until then,
+      a call that began after the exit is told apart by its time.
     - An exec ends the calls of the program's functions, and not those in the kernel. A thread that is not its
       process' leader gets the leader's id (de_thread() in fs/exec.c), and its calls in the kernel with it.
     - A fork copies the pending returns of the program's functions to the child (dup_utask() in
-      kernel/events/uprobes.c). The child made none of these calls, so its returns from them are no events.
+      kernel/events/uprobes.c). The child made none of these calls, so its returns from them are not counted.
     - A new thread has no calls of its own: what is open under its id is of a thread whose exit was not seen.
     """
 

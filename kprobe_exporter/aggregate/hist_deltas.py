@@ -30,7 +30,7 @@ class HistDeltas:
         """Return what happened since the last reading, in the form in which a source of events reports it.
 
         Events that passed the filter are counted by the tables that see all of them. One that found its table
-        full is no event, but a loss.
+        full is a loss, not an event.
         """
         batch = Batch()
         passed = 0
@@ -62,8 +62,8 @@ class _Table:
         self._last: Mapping[Key, tuple[int, int]] = {}
 
     def seen(self, reading: HistReading) -> tuple[int, int]:
-        """Return the numbers of events that passed the filter and were added to a row, and of those that were
-        dropped, since the last reading or since the table restarted."""
+        """Return the numbers of events that were added to a row and that were dropped. Both passed the
+        filter, since the last reading or since the table restarted."""
         hits, dropped = self._seen
         if reading.hits < hits or reading.dropped < dropped:
             hits, dropped, self._last = 0, 0, {}

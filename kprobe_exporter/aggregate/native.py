@@ -21,7 +21,7 @@ COARSEST = -4
 """The coarsest that Prometheus knows: 5 buckets then hold all numbers of 64 bits."""
 
 MAX_BUCKETS = 160
-"""Of one label set, as in OpenTelemetry's SDKs."""
+"""The most buckets of one label set, as in OpenTelemetry's SDKs."""
 
 _STEPS = 1 << SCHEMA
 

@@ -63,7 +63,7 @@ class Accumulator:
 class HistogramCell:
     """Counts per bucket (the last is +Inf) and the sum of one label set's values.
 
-    With ``native``, they are also counted in exponential buckets.
+    If ``native``, they are also counted in exponential buckets.
     """
 
     __slots__ = ("bounds", "counts", "created", "exemplars", "native", "sum")

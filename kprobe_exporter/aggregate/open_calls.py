@@ -187,8 +187,8 @@ class NestedCalls(OpenCalls):
 
     A thread enters a system call with an empty kernel stack. So its calls that are still open then have ended
     without a return event, unless they are calls of its program's functions. This ends the calls of exit(2),
-    of rt_sigreturn(2) and of functions that never return, and the calls of a dead thread whose id another
-    thread has now. It happens at the thread's next system call that is shown, not earlier.
+    of rt_sigreturn(2) and of functions that never return. It also ends the calls of a dead thread whose id
+    another thread has now. It happens at the thread's next system call that is shown, not earlier.
 
     Costs 0.2 µs more per half, also for the halves of joins that are not shown.
     """
@@ -243,7 +243,7 @@ class NestedCalls(OpenCalls):
         """Return the first halves of its thread's open calls that began no later, the innermost first.
 
         A call in an interrupt is nested in the interrupted call, because the kernel reports the same thread
-        for both. Calls that began before a loss are left out, because they are never joined.
+        for both. Calls that began before a loss are omitted, because they are never joined.
         """
         thread, now = _thread(record), record[TIME]
         calls = self._threads.get(thread)

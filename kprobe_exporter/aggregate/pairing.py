@@ -1,7 +1,7 @@
 """Joins two events into one record: the entry and the return of a call, or the events of a pair.
 
 Two events are joined only if they provably belong together. A stack grows down: a call that is open at or
-below a new entry has returned without an event, and a return is at a fixed distance from its entry. Events
+below a new entry has returned without an event. A return is at a fixed distance from its entry. Events
 without such a proof are counted as unpaired: no duration is better than a wrong one.
 """
 
@@ -56,15 +56,16 @@ class Pairing:
       the second is the older one.
     - No duration is negative, and none spans a moment at which a reported loss happened.
     - By ``stack``, with the right distance, a pair is wrong only if two events went missing without a
-      reported loss: the return of a call (or its thread exited in it), and the entry of a later call of the
-      thread at exactly the same depth. With a wrong distance, only calls within 64 bytes of stack are paired.
+      reported loss: the return of a call (or its thread exited in it), and a later entry of the thread at
+      exactly the same depth. If the distance is wrong, only calls within 64 bytes of stack are paired.
     - By ``key``, a pair is a first half and the next second half, with no first half in between. Its steps
       are the latest between the two, and are never unpaired.
     - First halves that do not pass `Join.only` are never unpaired.
     - Where ``threads`` is told of them, a thread's exit or exec ends its calls: they are unpaired.
 
-    At most ``most_open`` first halves are open, over all joins. Beyond that, whole lists are dropped (a
-    thread's calls on one stack, or the event of a key), the oldest first, a 64th of the limit at once.
+    At most ``most_open`` first halves are open, over all joins. Beyond that, whole lists are dropped, the
+    oldest first, a 64th of the limit at once. A list has a thread's calls on one stack, or the event of a
+    key.
 
     ``nested``: keep track of enclosing calls, which ``ended`` and ``watch`` need.
 

@@ -25,7 +25,7 @@ PATIENCE = 5.0
 
 
 class ProgramLookup(Protocol):
-    """What looks up the code of running programs (`kprobe_exporter.symbols.programs`)."""
+    """Looks up the code of running programs (`kprobe_exporter.symbols.programs`)."""
 
     def frames(self, pid: int, addresses: Addresses) -> Frames: ...
     def comm(self, pid: int) -> bytes: ...
@@ -70,12 +70,12 @@ class _Open:
 class ProgramStacks:
     """Counts stacks that go on in a program, and names the functions at single addresses for labels.
 
-    The reader's thread calls ``add``, which takes 1 µs; the thread of this object, which starts with the
-    first stack, looks the places up while the process still lives, and names functions when a request asks.
+    The reader's thread calls ``add``, which takes 1 µs. The thread of this object starts with the first
+    stack. It looks the places up while the process still lives, and names functions when a request asks.
 
-    To name functions, the symbols of a whole file are read, which takes seconds for a file that was
-    made for that. So the thread reads one file at a time, of the process for which it has worked least, and
-    answers in between where all names are known.
+    To name functions, the symbols of a whole file are read, which takes seconds for a file that was made for
+    that. So the thread reads one file at a time, of the process for which it has worked least. In between it
+    answers if all names are known.
     """
 
     def __init__(self, make: Callable[[], ProgramLookup]) -> None:

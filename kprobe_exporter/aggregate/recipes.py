@@ -1,4 +1,4 @@
-"""What a layout's records are needed for, as data, so that a source can add them up; and their fields."""
+"""The uses of a layout's records, as data, so that a source can add them up; and their fields."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache

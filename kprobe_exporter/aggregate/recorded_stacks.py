@@ -11,11 +11,11 @@ from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
 from kprobe_exporter.model.stacks import Addresses, Stack, Weight
 
 MOST_OPEN = 16_384
-"""Stacks that are kept for calls and pairs that are open. Of more, the oldest go, and are lost."""
+"""Stacks that are kept for calls and pairs that are open. Beyond that, the oldest go, and are lost."""
 
 
 class _Weigher:
-    """Where the stacks of a layout's records are counted, and by what they are weighed.
+    """The counts to which the stacks of a layout's records are added, and the weight of each.
 
     ``of_kernel``: the kernel's stack comes, too, which is counted with the program's before it.
     ``expected`` are the records that came, ``due`` those of earlier batches, ``seen`` those whose stack came,
@@ -64,7 +64,7 @@ class RecordedStacks:
     """Counts stacks, each with its event or when its call or pair has ended. The reader's thread owns it.
 
     A stack comes after its event in the buffer, but may be delivered one batch earlier or later, and a
-    program's before the kernel's. An event without a stack by then counts as lost. Where text breaks off in a
+    program's before the kernel's. An event without a stack by then counts as lost. If text breaks off in a
     stack, its first part counts. It costs about 3 µs an event.
 
     A source that adds up records counts their stacks as well, in 0.2 µs an event, and delivers the sums: each

@@ -31,8 +31,8 @@ Cell = TypeVar("Cell")
 class SeriesLimits:
     """The limits of label sets: of each metric, of all metrics together, and their time to live in seconds.
 
-    A ``ttl`` of 0 keeps label sets for good. With None, one that was not seen for IDLE goes when another one
-    needs its room: if it went earlier, ``increase()`` would miss rare events.
+    A ``ttl`` of 0 keeps label sets for good. If it is None, one that was not seen for IDLE goes when another
+    one needs its room: if it went earlier, ``increase()`` would miss rare events.
 
     All metrics share one object. It may change: label sets that exist already stay.
     """
@@ -214,9 +214,9 @@ def decoded(label: LabelSpec, value: Value) -> tuple[str | None, str]:
 def plain(value: Value) -> str:
     """Return a value as label text, cut at 128 bytes.
 
-    Users choose the names of files and threads. So what does not print, such as an escape sequence or a
-    change of the direction of writing, is escaped, and so are bytes that are not UTF-8. Names that differ
-    within the cut stay different.
+    Users choose the names of files and threads. So characters that do not print are escaped, such as an
+    escape sequence or a change of the direction of writing. So are bytes that are not UTF-8. Names that
+    differ within the cut stay different.
     """
     return _cut(name_text(value)) if isinstance(value, bytes) else str(value)
 

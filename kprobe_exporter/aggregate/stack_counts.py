@@ -76,9 +76,9 @@ class StackCounts:
 
     ``user``: they go on in programs. ``interrupted``: the interrupt's frames are cut. ``rooted``: the
     process' name stands behind the program's frames. It keeps ``most`` stacks. One that was not seen for the
-    time to live of label sets goes; if that is open, it makes room for a new one after IDLE seconds. Where
-    the ``room`` of all probes is full, the oldest stack of the probe that takes most of it goes. Hits of
-    stacks without room count as lost. Any thread may call its methods; a stack costs about 2 µs.
+    time to live of label sets goes; if that is open, it makes room for a new one after IDLE seconds. If the
+    ``room`` of all probes is full, the oldest stack of the probe that takes most of it goes. Hits of stacks
+    without room count as lost. Any thread may call its methods; a stack costs about 2 µs.
     """
 
     def __init__(

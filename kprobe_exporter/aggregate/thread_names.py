@@ -11,7 +11,7 @@ MAX_NAMES = 65_536
 
 
 class Naming(NamedTuple):
-    """Where the record of an event that names a thread has the thread's id and its name."""
+    """The positions of the thread's id and name in the record of an event that names a thread."""
 
     tid: int
     name: int
@@ -20,9 +20,9 @@ class Naming(NamedTuple):
 class ThreadNames:
     """Puts into each record the name that its thread had then, in the place of the one that was looked up.
 
-    The kernel tells in the same stream when a thread starts and when it gets another name, so that the name
-    of a thread that has ended is right. Filters that compare a name are evaluated here, once it is known. A
-    name stays as it was looked up where events about threads were lost. The reader's thread owns it.
+    The same stream says when a thread starts and when it gets another name. So the name of a thread that has
+    ended is right. Filters that compare a name are evaluated here, once it is known. A name stays as it was
+    looked up where events about threads were lost. The reader's thread owns it.
     """
 
     def __init__(self) -> None:

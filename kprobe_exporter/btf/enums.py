@@ -31,7 +31,7 @@ def enumerators(types: Types, name: str) -> dict[int, str] | None:
 
 
 def constants(types: Types, names: Collection[str]) -> dict[str, int]:
-    """Return the values of the enumerators of these names, of any enum; unknown ones are left out."""
+    """Return the values of the enumerators of these names, of any enum; unknown ones are omitted."""
     offsets = {offset: name for name in names for offset in types.offsets(name)}
     found: dict[str, int] = {}
     for number in types.numbers(ENUMS) if offsets else ():

@@ -20,8 +20,8 @@ class KernelTypes:
     """The prototypes of functions, and where paths into structures lead.
 
     ``read`` returns the content of a file of /sys/kernel/btf, by its name, or raises OSError; ``modules``
-    returns the names of the modules' files. What was read stays in memory as long as this object: 5 MB for
-    the kernel, and 4 bytes for each type.
+    returns the names of the modules' files. The types that were read stay in memory as long as this object: 5
+    MB for the kernel, and 4 bytes for each type.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ _BITS = (8, 16, 32, 64)
 
 
 class Member(NamedTuple):
-    """Where a value is, and how it is read.
+    """The position of a value, and the way to read it.
 
     ``offsets`` are in bytes, one for each read of memory, from the path's root outwards. ``fetch`` is the
     kernel's fetch type, and ``length`` that of an array, else None. ``network`` is the width in bytes of a
@@ -69,8 +69,8 @@ def resolve(
 class _Spot:
     """A place on the way: the ``offsets`` so far, and the type that stands there.
 
-    Without offsets it is a register, from which nothing was read yet. ``bit`` and ``width`` are those of a
-    bit field; ``bit`` counts from the last offset.
+    If there are no offsets, it is a register, from which nothing was read yet. ``bit`` and ``width`` are
+    those of a bit field; ``bit`` counts from the last offset.
     """
 
     type: int

@@ -56,7 +56,7 @@ def symbols_of(names: Iterable[str]) -> set[str]:
 def prototypes_in(types: btf.Types, names: Iterable[str]) -> dict[str, Prototype]:
     """Return the prototypes of ``names``; of a module's types, those of its own functions alone.
 
-    A name of several functions with different prototypes is left out. Raises GrammarError for damaged types.
+    A name of several functions with different prototypes is omitted. Raises GrammarError for damaged types.
     """
     found = {}
     for name in names:

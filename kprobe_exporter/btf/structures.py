@@ -11,7 +11,7 @@ from kprobe_exporter.btf.types import Record, Types, damaged
 
 STRUCTURES = (btf.STRUCT, btf.UNION)
 NETWORK_ORDER: Mapping[str, int] = {"__be16": 2, "__be32": 4, "__be64": 8}
-"""Typedefs of include/uapi/linux/types.h, with their bytes: big-endian, whatever the machine is."""
+"""Typedefs of include/uapi/linux/types.h, with their bytes: big-endian on every machine."""
 
 _THROUGH = (btf.CONST, btf.VOLATILE, btf.RESTRICT, btf.TYPE_TAG)
 _POINTER_BYTES = 8
@@ -48,7 +48,7 @@ class Structures:
     def named(self, name: str) -> tuple[int, ...]:
         """Return the structures, unions and typedefs of one of this name; a module's own hide the kernel's.
 
-        A kernel has some 20 names of several structures, each in source files that do not know the other.
+        A kernel has about 20 names of several structures, each in source files that do not know the other.
         """
         if name not in self._named:
             found = [one for one in self._find(name, *STRUCTURES, btf.TYPEDEF) if self.is_structure(one)]

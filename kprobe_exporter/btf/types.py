@@ -1,6 +1,6 @@
 """The types in a file of /sys/kernel/btf, by number: include/uapi/linux/btf.h.
 
-A kernel has some 100,000 types, of variable length and numbered by their order. One walk notes where each
+A kernel has about 100,000 types, of variable length and numbered by their order. One walk notes where each
 begins, and only the types that are asked for are decoded.
 """
 
@@ -30,7 +30,7 @@ _LENGTHS: Mapping[int, tuple[int, int]] = {
     **dict.fromkeys((ENUM, FUNC_PROTO), (0, 2)),
     ARRAY: (3, 0),
 }
-"""What follows a type's three words, by kind: a number of words, and a number for each member."""
+"""The words that follow a type's first three, by kind: a number of words, and a number for each member."""
 
 _LONGEST_NAME: Final = 512
 """KSYM_NAME_LEN of include/linux/kallsyms.h, the limit that the kernel enforces for BTF."""

@@ -62,10 +62,10 @@ def diff(
 ) -> None:
     """Compare the kernels OLD and NEW, which 'doctor --save FILE' saved.
 
-    It counts the functions, the tracepoints, their fields and the members of structures that were
-    removed, added or changed. With a configuration FILE it shows the probes that NEW would attach
-    elsewhere, collect in another way, or not attach. It reads nothing of this machine and needs no
-    rights. A saved kernel contains no programs, so probes in programs are alike.
+    It counts the functions, the tracepoints, their fields and the members of structures that were removed,
+    added or changed. Given a configuration FILE, it shows the probes that NEW would attach elsewhere, collect
+    in another way, or not attach. It reads nothing of this machine and needs no rights. A saved kernel
+    contains no programs, so probes in programs are alike.
 
     The exit status is 0 without differences and 1 with some: of the probes if a configuration is
     given, else of the kernels.

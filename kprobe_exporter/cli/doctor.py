@@ -53,9 +53,9 @@ def doctor(as_json: bool, save: Path | None, tracefs: Path | None) -> None:
     Features are tried out in a tracefs instance of its own, which is removed again. The exit status
     is 1 if 'run' could not work at all.
 
-    --save tries nothing. It writes the kernel's functions, tracepoints, types and release to FILE,
-    a tar compressed by xz, by which 'check --against FILE' on any machine predicts what 'run'
-    would do here. The file contains no addresses and no data of processes.
+    --save tries nothing. It writes the kernel's functions, tracepoints, types and release to FILE, a tar
+    compressed by xz. From it, 'check --against FILE' predicts on any machine what 'run' would do here. The
+    file contains no addresses and no data of processes.
     """
     logs.set_up("warning", "text")
     if save is not None:

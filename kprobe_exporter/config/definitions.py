@@ -66,7 +66,7 @@ class DefinitionReader:
         for warning in definition.warnings:
             self.warn(warning, warning.split()[0])
         if definition.group is not None:
-            self.warn(f"the group {definition.group!r} is left out: the agent has its own", definition.group)
+            self.warn(f"the group {definition.group!r} is ignored: the agent has its own", definition.group)
         if definition.filter and probe.filter:
             self.report(("filter",), "the definition has a filter already, after its `if`: keep one")
         if definition.maxactive and probe.maxactive:

@@ -135,4 +135,5 @@ _ELSEWHERE: Mapping[type[Strict], Mapping[type[Strict], str]] = {
         ProbeModel: "write it under `probes`, as in probes: [{name: open, attach: …}]",
     },
 }
-"""Where a key belongs that was written in another mapping. The first mapping that has it counts."""
+"""The mapping to which a key belongs that was written in another one. The first mapping that has it
+counts."""

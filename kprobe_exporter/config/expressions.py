@@ -61,8 +61,8 @@ def fields_read(name: str, lets: Mapping[str, str]) -> frozenset[str]:
 def labels_meant(text: str, labels: Iterable[Label], alternatives: Alternatives) -> frozenset[str]:
     """Return the names in a metric's ``where`` that mean its labels.
 
-    A name is a field if an alternative has that. But what is decoded from a number is the label where it is
-    compared with a text, as in ``reason == "NO_SOCKET"``, since the number never equals one.
+    A name is a field if an alternative has that. But a label that is decoded from a number wins if it is
+    compared with a text, as in ``reason == "NO_SOCKET"``. A number never equals a text.
     """
     try:
         tree = parse_formula(text)

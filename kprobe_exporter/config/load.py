@@ -46,9 +46,9 @@ Model = TypeVar("Model", bound=BaseModel)
 def load(paths: Sequence[Path], decoders: Decoders, environ: Mapping[str, str] = os.environ) -> Config:
     """Read and check configuration files; a directory stands for the YAML files in it.
 
-    ``decoders`` maps the names of the decoders that labels may use to functions that take the options
-    (None without any) and raise ValueError for bad ones. ``environ`` holds the variables of `otlp`.
-    Raises ConfigError with all problems at once.
+    ``decoders`` maps the names of the decoders that labels may use to functions. These take the options, or
+    None, and raise ValueError for bad ones. ``environ`` holds the variables of `otlp`. Raises ConfigError
+    with all problems at once.
     """
     return _Loading(decoders, environ).config(paths)
 

@@ -181,7 +181,8 @@ class Export(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Otlp:
-    """Where OpenTelemetry's signals go. A setting that is None uses the OTEL_EXPORTER_OTLP_* environment.
+    """The destination of OpenTelemetry's signals. A setting that is None uses the OTEL_EXPORTER_OTLP_*
+    environment.
 
     The fields of ``OtlpModel`` describe them. ``timeout``, ``retry`` and ``metrics`` are in seconds; the last
     is the interval at which they are pushed, None for never. ``repr()`` omits strings that may be secrets.
@@ -202,7 +203,7 @@ class Otlp:
 
 
 class LinesExport(NamedTuple):
-    """Where lines of JSON go; the fields of ``LinesModel`` describe them."""
+    """The destination of lines of JSON; the fields of ``LinesModel`` describe them."""
 
     to: str
     max_size: int
@@ -216,7 +217,7 @@ class CpuShare(NamedTuple):
 
 
 Threshold: TypeAlias = float | CpuShare | None
-"""A limit: firings per second, or a share of the CPUs' time. None is no limit."""
+"""A limit: firings per second, or a share of the CPUs' time. None means no limit."""
 
 PROBE_LIMIT, LIMIT_OF_ALL = CpuShare(0.01), CpuShare(0.02)
 
@@ -329,9 +330,9 @@ class Settings:
 class Config:
     """A whole configuration; ``files`` are those that it was read from, in order.
 
-    ``warnings`` are lines for the user, each with its file, line and column, about valid keys that are read
-    differently than written or have no effect. ``otlp`` is None if no file has this key, and ``lines`` if no
-    probe that is enabled is exported as lines. ``record`` is None without recordings.
+    ``warnings`` are lines for the user, each with its file, line and column. They are about valid keys that
+    have no effect or are read differently than written. ``otlp`` is None if no file has this key, and
+    ``lines`` if no probe that is enabled is exported as lines. ``record`` is None without recordings.
     """
 
     settings: Settings

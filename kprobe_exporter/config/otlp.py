@@ -112,7 +112,8 @@ class PushModel(Strict):
 
 
 class OtlpModel(Strict):
-    """Where OpenTelemetry's signals go. What is not set comes from the OTEL_EXPORTER_OTLP_* environment.
+    """The destination of OpenTelemetry's signals. A setting that is missing comes from the
+    OTEL_EXPORTER_OTLP_* environment.
 
     A `${NAME}` in a text is replaced from the environment, and `$$` is one `$`.
     """

@@ -11,7 +11,8 @@ Path: TypeAlias = tuple[str | int | float, ...]
 
 _MAX_QUOTED = 60
 _SECRET_KEYS = frozenset({("otlp",), ("otlp", "headers"), ("basic_auth_users",)})
-"""Sections in which a key that is no plain word may be a secret: `{"authorization: Bearer x"}` is one key."""
+"""Sections in which a key that is not a plain word may be a secret: `{"authorization: Bearer x"}` is one
+key."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,59}")
 _SHAPES: Mapping[type, str] = {type(None): "nothing", dict: "a mapping", list: "a list"}

@@ -42,7 +42,7 @@ class DryRunRow:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the kernel by reading: facts for planning, and its expected answers to definitions.
+    """Facts about the kernel that reading shows: facts for planning, and its expected answers to definitions.
 
     ``programs`` tells whether the programs of this machine are those that the kernel would probe.
     ``uretprobes`` is a warning about return probes in programs. ``variable`` answers for a symbol that is

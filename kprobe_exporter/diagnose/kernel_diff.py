@@ -106,7 +106,7 @@ SUBJECTS: Mapping[str, Callable[[KernelFiles], dict[str, str]]] = {
     "fields": fields,
     "members": members,
 }
-"""What is compared, by name."""
+"""The things that are compared, by name."""
 
 
 def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[NameDifference]:

@@ -17,8 +17,8 @@ CAPABILITIES = (
     (
         "cap_syslog",
         34,
-        "Add the capability SYSLOG; until then addresses are named by what tracefs lists (Linux 6.5), which "
-        "is neither data nor what cannot be traced, and a name that several functions have stays ambiguous.",
+        "Add the capability SYSLOG; until then addresses are named by lists of tracefs (Linux 6.5), "
+        "which lack data and untraceable functions. A name that several functions have stays ambiguous.",
     ),
     (
         "cap_sys_ptrace",

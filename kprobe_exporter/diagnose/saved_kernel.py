@@ -52,7 +52,7 @@ def take(kernel: KernelFiles) -> dict[str, bytes]:
     """Read what a kernel offers, and return the files to save.
 
     Raises OSError if tracefs cannot be read. A list that this kernel does not have, or does not show to this
-    process, is left out.
+    process, is omitted.
     """
     about = {"format": FORMAT, "release": kernel.release, "machine": kernel.machine}
     files = {ABOUT: json.dumps(about, indent=1, sort_keys=True).encode() + b"\n"}
@@ -197,7 +197,7 @@ def _about(text: bytes) -> tuple[str, str]:
 
 
 def _check_sizes(files: Mapping[str, bytes]) -> None:
-    """Refuse files that are no kernel's, before their lines become objects. Raises GrammarError."""
+    """Refuse files that are not a kernel's, before their lines become objects. Raises GrammarError."""
     for path, content in files.items():
         if path.endswith("/format"):
             fits = len(content) <= LARGEST_FORMAT

@@ -1,8 +1,8 @@
 """The kernel's symbols as they are saved: without addresses, yet with what planning reads off addresses.
 
 Planning reads three things: whether a symbol's address is hidden, which symbols share one (aliases), and how
-far from ``_text`` a function is whose name several have, as only ``_text+OFFSET`` names one of these. That
-distance is the same after each boot of a build. In place of an address a saved line of kallsyms has:
+far a function is from ``_text``. Only ``_text+OFFSET`` names one of several functions with the same name.
+That distance is the same after each boot of a build. In place of an address a saved line of kallsyms has:
 
     0        hidden
     -        one that no other symbol has

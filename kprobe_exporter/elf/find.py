@@ -36,9 +36,9 @@ WIDER = {GLOBAL: 0, WEAK: 1, LOCAL: 2}
 def locate(target: Target, files: ProbedFiles | None = None) -> Code:
     """Return where a uprobe or a uretprobe has to sit: at a symbol, or at an offset from it or in the file.
 
-    ``NAME@VERSION`` is that version of a symbol, a plain name the default version. An exported function
-    comes before a static one. Raises GrammarError with a sentence if there is no code, or if the name is
-    imported, ambiguous, data, or resolved only when the program starts (IFUNC).
+    ``NAME@VERSION`` is that version of a symbol, a plain name the default version. An exported function comes
+    before a static one. Raises GrammarError with a sentence if there is no code, or if the name is imported,
+    ambiguous or data. It also does so if the name is resolved only when the program starts (IFUNC).
 
     A return probe is refused in a Go program: a uretprobe replaces a return address on the stack, and the
     Go runtime, which moves stacks, ends the program when it finds that address.
@@ -62,9 +62,9 @@ def functions(path: str, files: ProbedFiles | None = None) -> list[str]:
 def function_at(path: str, offset: int, files: ProbedFiles | None = None) -> tuple[str, int] | None:
     """Return the function whose code is at an ``offset`` in the file, and the bytes between.
 
-    Of several names of one function it is that with the widest binding, then that with the fewest leading
-    underscores, then the first in the alphabet. None if no name is known. Raises GrammarError, also if there
-    is no code at the offset.
+    If a function has several names, the one with the widest binding counts. Among these it is that with the
+    fewest leading underscores, then the first in the alphabet. None if no name is known. Raises GrammarError,
+    also if there is no code at the offset.
     """
     with opened(library_path(path, files), files) as file:
         address = file.address_of(_offset(file, "", offset))

@@ -17,7 +17,7 @@ from kprobe_exporter.elf.sections import BLOCK, ElfSections, Strings
 from kprobe_exporter.elf.tables import FUNC, GLOBAL, SymbolTable
 
 OffsetOf: TypeAlias = Callable[[int], int | None]
-"""Where in the file an address of code is, None if nowhere."""
+"""Return the offset in the file of an address of code, None if there is none."""
 
 SECTION = ".gopclntab"
 

@@ -1,8 +1,8 @@
 """Finds a library by its soname, such as ``libc.so.6``, where the dynamic loader finds it.
 
-That is by /etc/ld.so.cache, then in the usual directories (ld.so(8)), which is all there is with musl or in
-a minimal image. What programs add by LD_LIBRARY_PATH or their own run path is unknown here. In a container
-the files are the container's, unless ``root`` is where the host's, or another container's, are.
+That is by /etc/ld.so.cache, then in the usual directories (ld.so(8)), which is all there is with musl or in a
+minimal image. Paths that programs add by LD_LIBRARY_PATH or their own run path are unknown here. In a
+container the files are the container's, unless ``root`` is where the host's, or another container's, are.
 """
 
 import platform
@@ -31,10 +31,10 @@ LIKELY = 0.75  # Similarity, from 0 to 1, at which one name counts as a misspell
 
 
 class Abi(NamedTuple):
-    """What the libraries of this machine's 64-bit programs have.
+    """The marks that the libraries of this machine's 64-bit programs have.
 
-    ``flags`` is FLAG_ELF_LIBC6 and the processor's flag of sysdeps/generic/ldconfig.h of glibc, ``directory``
-    Debian's name of the multiarch directory, ``machine`` e_machine of elf.h, ``big`` the byte order.
+    ``flags`` is FLAG_ELF_LIBC6 and the processor's flag of sysdeps/generic/ldconfig.h of glibc. ``directory``
+    is Debian's name of the multiarch directory, ``machine`` e_machine of elf.h, ``big`` the byte order.
     """
 
     flags: int
@@ -121,7 +121,7 @@ def _cached(
 ) -> tuple[Sequence[str], str]:
     """Return the paths that the cache has of a library, the best for this processor first.
 
-    Where the cache cannot be used there are none, but a clause that says why. ``identity`` is the cache's: a
+    If the cache cannot be used there are none, but a clause that says why. ``identity`` is the cache's: a
     name is looked up once as long as the cache stays the same.
     """
     try:

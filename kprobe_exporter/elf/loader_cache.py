@@ -40,8 +40,8 @@ MOST_MATCHES = 32
 class CachedLibrary(NamedTuple):
     """The path of a library, and what it requires of the processor.
 
-    ``hwcap`` is empty for any processor, the name of a subdirectory of glibc-hwcaps such as x86-64-v3, or
-    None for a requirement in the bits that glibc before 2.33 wrote.
+    ``hwcap`` is empty for any processor, or the name of a subdirectory of glibc-hwcaps such as x86-64-v3. It
+    is None for a requirement in the bits that glibc before 2.33 wrote.
     """
 
     path: str
@@ -51,7 +51,7 @@ class CachedLibrary(NamedTuple):
 class LoaderCache:
     """A parsed cache. ``flags`` are those of entries for this machine's programs.
 
-    Raises ValueError with a clause, also from its methods, for bytes that are no cache.
+    Raises ValueError with a clause, also from its methods, for bytes that are not a cache.
     """
 
     def __init__(self, data: bytes, flags: int) -> None:

@@ -3,7 +3,7 @@
 A note has three addresses: where the probe is, where the section ``.stapsdt.base`` was when the file was
 linked, and the probe's semaphore, which is 0 if it has none; then the provider, the name and the arguments,
 each ended by a NUL (sys/sdt.h of SystemTap). A tool that moves the file's segments, such as prelink, moves
-that section along and leaves the notes alone, so the difference is added to the other two addresses.
+that section too but not the notes. So the difference is added to the other two addresses.
 """
 
 import re
@@ -51,8 +51,8 @@ def parse_notes(
 ) -> Iterator[Note]:
     """Yield the notes of a section. ``order`` is ``<`` or ``>``; ``wide`` says that an address has 8 bytes.
 
-    Notes of other owners, cut ones and those whose names no attach string can hold are left out. ``charge``
-    is called for each note, also for those.
+    Notes of other owners, cut ones and those whose names no attach string can hold are omitted. ``charge`` is
+    called for each note, also for those.
     """
     header, addresses = struct.Struct(f"{order}III"), struct.Struct(f"{order}{'QQQ' if wide else 'III'}")
     at = 0

@@ -1,7 +1,7 @@
 """ELF files of programs and libraries: opening one, its segments, and its symbols by name and address.
 
-An unprivileged user may have written the file. Its headers are checked against its size, all reading has one
-budget of bytes and time, and any exception of the parser becomes a GrammarError of one sentence.
+An unprivileged user may have written the file. Its headers are checked against its size, and all reading has
+one budget of bytes and time. Any exception of the parser becomes a GrammarError of one sentence.
 """
 
 import errno
@@ -66,8 +66,8 @@ class _Parsed:
 def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
     """Open a file read-only. Raises GrammarError for any fault of it, also inside the ``with`` block.
 
-    With ``files`` it stays open and parsed there, under each of its paths, until these are closed. Then all
-    questions have one budget. A file that took too much work is not read again for a minute.
+    If ``files`` is given, it stays open and parsed there, under each of its paths, until these are closed.
+    Then all questions have one budget. A file that took too much work is not read again for a minute.
     """
     with closing(ProbedFiles()) if files is None else nullcontext(files) as held:
         try:

@@ -2,7 +2,7 @@
 
 A table may have a million symbols, and a plan may ask for a thousand of them. So the first question makes an
 index of the names: hash chains in two arrays, 8 bytes a symbol. The names for it are read window by window,
-each window once, in whatever order the linker wrote them. A look-up reads the few symbols of one chain.
+each window once, in any order of the names. A look-up reads the few symbols of one chain.
 """
 
 import struct

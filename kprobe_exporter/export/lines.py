@@ -30,7 +30,7 @@ QUIET = 60.0
 
 
 class Destination(NamedTuple):
-    """Where lines go: STDOUT, SYSLOG, or a file's path.
+    """The destination of lines: STDOUT, SYSLOG, or a file's path.
 
     A file of ``max_size`` bytes is renamed to ``PATH.1``, and ``files`` older ones are kept.
     """
@@ -41,7 +41,7 @@ class Destination(NamedTuple):
 
 
 class LineTarget(Protocol):
-    """What takes lines, each with its line end. Its methods raise OSError."""
+    """A destination of lines, each with its line end. Its methods raise OSError."""
 
     def write(self, lines: Sequence[bytes]) -> None: ...
     def close(self) -> None: ...

@@ -43,8 +43,8 @@ class Encoder:
     """Encodes the families of one rendering.
 
     The labels of a series are most of its message, and they and the time of its creation do not change: an
-    encoder takes those that the one of the rendering ``before`` encoded. What it keeps for the next one are
-    those of its own families, so that nothing is kept of a series that is gone. A number that was there
+    encoder takes those that the one of the rendering ``before`` encoded. It keeps only those of its own
+    families for the next one, so that nothing is kept of a series that is gone. A number that was there
     before takes about 0.5 µs.
     """
 
@@ -125,7 +125,7 @@ class Encoder:
 
 
 class _Kept(dict[_Key, bytes]):
-    """What was encoded in this rendering or the one before; a look at what was not encodes it."""
+    """The values that this rendering or the one before encoded; a look-up encodes a new one."""
 
     def __init__(self, encode: Callable[[_Key], bytes], before: Mapping[_Key, bytes]) -> None:
         self._encode = encode

@@ -32,8 +32,8 @@ class Exposition:
     """Renders snapshots for scrapers.
 
     It needs no lock: any number of threads may render at once. Its state are the duration of the last
-    finished scrape, the encoder of the last rendering in protobuf and the names in the last snapshot, each of
-    which is replaced as a whole.
+    finished scrape, the encoder of the last rendering in protobuf and the names in the last snapshot. Each of
+    these is replaced as a whole.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class _One(Collector):
 
 
 def _generated(metric: Metric, as_openmetrics: bool) -> bytes:
-    """What the client library writes of a metric."""
+    """The lines that the client library writes for a metric."""
     if as_openmetrics:
         return _generate_openmetrics(_One(metric)).removesuffix(EOF)
     return generate_text(_One(metric))

@@ -18,7 +18,7 @@ from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, Lab
 _go_string: Callable[[float], str] = floatToGoString
 
 SUFFIXES = ("_bucket", "_sum", "_count")
-"""Of the samples of a histogram, in their order."""
+"""Suffixes of a histogram's samples, in their order."""
 
 _CHUNK = 1000
 """As many lines are held as text, which takes three times the memory of their bytes."""

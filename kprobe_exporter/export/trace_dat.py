@@ -19,7 +19,7 @@ CPU_STATISTICS, TRACE_CLOCK, SYSTEM_NAME = 2, 4, 5
 
 
 class Recording(NamedTuple):
-    """What the head of a trace.dat tells of the kernel and of the recording.
+    """The facts about the kernel and the recording in the head of a trace.dat.
 
     ``page_bytes`` is the size of a page of the ring buffer. ``header_page``, ``header_event``, the formats
     of ``ftrace`` and of the events by system, ``symbols`` (kallsyms), ``printk_formats`` and ``names``

@@ -50,7 +50,7 @@ class Definition:
 
     ``group`` and ``event`` are None where the kernel chooses the name. ``maxactive`` is the number of calls
     that a return probe can follow at once. Only an eprobe has a ``filter``. ``warnings`` describes the
-    arguments that were translated or left out.
+    arguments that were translated or omitted.
     """
 
     kind: ProbeKind

@@ -46,7 +46,7 @@ whole register and calls it unsigned (kernel/trace/trace_syscalls.c); programs s
 class FormatField(NamedTuple):
     """One field of an event's record. ``offset`` and ``size`` are in bytes; ``text`` marks a string in it.
 
-    ``length`` is the length of an array; 0 if the field is no array or if each record holds the length.
+    ``length`` is the length of an array; 0 if the field is not an array or if each record holds the length.
     ``retyped``: it is read by its C type, of which the kernel's filters and tables know nothing.
     """
 

@@ -172,7 +172,7 @@ def _return_value(text: str, site: FetchSite) -> Scan:
 
 
 def _entry_needs(text: str, site: FetchSite) -> frozenset[Need]:
-    """What an argument needs at this site: a return probe must keep the arguments from the entry."""
+    """The needs of an argument at this site: a return probe must keep the arguments from the entry."""
     if site.kind == "user":
         fail(f"{text} is for kernel functions, read a register such as %di", text)
     if not site.entry:

@@ -261,7 +261,7 @@ def parse_arguments(
     for number, word in enumerate(words, 1):
         with part_of(text, word.column):
             if site.returns and word.text.rpartition("=")[2] == "ra":
-                warnings.append("ra is left out, each return shows its caller")
+                warnings.append("ra is ignored, each return shows its caller")
                 continue
             arg = _parse_argument(word.text, number, site)
             args.append(arg)

@@ -1,4 +1,4 @@
-"""Where a definition attaches: a symbol, an address, an offset in a file, or an event."""
+"""The place where a definition attaches: a symbol, an address, an offset in a file, or an event."""
 
 import re
 from typing import NamedTuple, TypeAlias

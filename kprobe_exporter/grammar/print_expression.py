@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Result: TypeAlias = int | str
-"""What an expression gives: a number, or words."""
+"""The result of an expression: a number, or words."""
 
 HIGHEST = 200
 """Operators that work on each other's results."""
 
 JOINED = "|"
-"""Stands between flags, whatever the kernel writes there."""
+"""Stands between flags. The kernel may write something else there."""
 
 BITS: Mapping[str, int] = {
     **dict.fromkeys(("u8", "__u8", "unsigned char"), 8),
@@ -172,7 +172,7 @@ def cast(name: str, operand: Expression) -> Expression:
 def table(operand: Expression, rows: list[tuple[int, str]], *, flags: bool) -> Expression:
     """Return what trace_print_symbols_seq() or trace_print_flags_seq() of kernel/trace/trace_output.c prints.
 
-    Where they print a number, this gives it.
+    If they print a number, this gives it.
     """
     inner, words = operand.compute, dict(reversed(rows))
     if inner is None or operand.has_words:

@@ -46,7 +46,7 @@ def parse_argument(text: str, constants: Mapping[str, int]) -> Expression:
     """Parse one argument; raises GrammarError.
 
     ``constants`` are the values of names that the kernel did not replace by numbers (TRACE_DEFINE_ENUM of
-    include/linux/tracepoint.h is what makes it replace them). A word whose number is unknown is left out.
+    include/linux/tracepoint.h is what makes it replace them). A word whose number is unknown is omitted.
     """
     if len(text) > LONGEST:
         fail(f"an argument of print fmt is longer than {LONGEST} characters", text, LONGEST)
@@ -72,7 +72,7 @@ def _fail_character(text: str, at: int, before: list[Token]) -> NoReturn:
 
 
 class _Parser(PrecedenceParser[Expression]):
-    """What it does not know becomes an expression without ``compute``."""
+    """Syntax that it does not know becomes an expression without ``compute``."""
 
     signs = frozenset("-+~!*&")
     deepest = 80  # parentheses and what is in them, casts and their operands, each count

@@ -16,7 +16,7 @@ Constants = Callable[[frozenset[str]], Mapping[str, int]]
 def print_words(form: EventFormat, field: str, constants: Constants = lambda names: {}) -> Words | None:
     """Return the words for a field's numbers; None if the ``print fmt`` prints none.
 
-    What stands without text between is one word, as the ``R`` and the ``+`` of sched_switch. Where several
+    Places without text between them are one word, as the ``R`` and the ``+`` of sched_switch. If several
     places show parts of the number, the words of all are joined by ``|``. If one has a table of words, those
     without one, such as ``REC->flags & 1 ? "true" : "false"``, do not count. ``constants`` is called only if
     the arguments that show the field have names of which the kernel did not write the numbers.

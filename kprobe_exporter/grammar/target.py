@@ -53,7 +53,8 @@ NO_RETURN = {
 }
 """System calls without a return event, and the reason. The latter three restore a program's registers and set
 the number of the system call to -1 (arch/x86/kernel/signal_64.c and uprobes.c, forget_syscall() of
-arch/arm64), for which the kernel writes no event (kernel/trace/trace_syscalls.c). They do so on 6.18."""
+arch/arm64). The kernel writes no event for this number (kernel/trace/trace_syscalls.c). They do so on
+6.18."""
 
 NEVER_RETURN = frozenset(
     """
@@ -65,7 +66,7 @@ NEVER_RETURN = frozenset(
 """Functions of the kernel that never return, from tools/objtool/noreturns.h. BTF does not mark them."""
 
 _ARCHITECTURE = re.compile(r"__[a-z0-9]+_(?=sys_)")
-"""What precedes the name of a system call in that of its function: __x64_sys_exit."""
+"""The prefix of a system call's name in that of its function: __x64_sys_exit."""
 
 _HALVES = {Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE), Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE)}
 

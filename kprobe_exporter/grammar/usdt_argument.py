@@ -62,7 +62,7 @@ class UsdtArgument(NamedTuple):
 
 
 def parse_usdt_arguments(text: str, machine: str) -> tuple[UsdtArgument, ...]:
-    """Split a note's arguments. ``machine`` is named as in elf.h. Those after MOST_ARGUMENTS are left out.
+    """Split a note's arguments. ``machine`` is named as in elf.h. Those after MOST_ARGUMENTS are omitted.
 
     An argument without a size is an unsigned number of 8 bytes.
     """
@@ -76,7 +76,7 @@ def parse_usdt_arguments(text: str, machine: str) -> tuple[UsdtArgument, ...]:
 def _x86_registers() -> dict[str, str]:
     """Map the names of x86-64's registers, of any width, to the kernel's (arch/x86/kernel/ptrace.c).
 
-    ``%ah`` and the like are left out: the kernel would read the lowest byte.
+    ``%ah`` and the like are omitted: the kernel would read the lowest byte.
     """
     names: dict[str, str] = {}
     for letter in "abcd":

@@ -51,7 +51,7 @@ def boot_time(time_ns: int) -> int:
 
 @dataclass(slots=True)
 class _Thread:
-    """What is known of a thread; ``path`` is the most informative of its ``paths``, None if unknown.
+    """The agent's knowledge of a thread; ``path`` is the most informative of its ``paths``, None if unknown.
 
     The paths are those at ``since``, in the events' time, as later events changed them. Paths from /proc are
     ahead of the stream, and of the thread that lives since ``start``, nanoseconds after boot. ``looked`` is
@@ -71,15 +71,15 @@ class Cgroups:
     """Follows threads through their cgroups; the reader's thread owns it.
 
     It gets the kernel's events in time order, and is queried in between. A child inherits its parent's
-    cgroups, so threads that began and moved during the recording are known exactly, also after their end
-    (except a move in the microsecond between a fork and its event, which no event reports). Any other thread
-    is looked up in /proc, once, while it lives. A thread that started after the event is rejected: it has
-    reused the id. /proc is read some 0.1 s late: a thread that moved in between gets its new cgroup.
+    cgroups. So threads that began and moved during the recording are known exactly, also after their end. The
+    exception is a move in the microsecond between a fork and its event, which no event reports. Any other
+    thread is looked up in /proc, once, while it lives. A thread that started after the event is rejected: it
+    has reused the id. /proc is read about 0.1 s late: a thread that moved in between gets its new cgroup.
     ``scan`` avoids this: call it when the cgroup events are on, and the events to be labelled not yet.
 
-    ``clock`` is the events' clock in nanoseconds, ``since_boot`` converts its time to time since boot.
-    Without the host's /proc, that of another pid namespace has other threads under these ids and is never
-    read for them: then only threads that move during the recording are known, and their children. In a cgroup
+    ``clock`` is the events' clock in nanoseconds, ``since_boot`` converts its time to time since boot. If the
+    host's /proc is missing, that of another pid namespace has other threads under these ids and is never read
+    for them: then only threads that move during the recording are known, and their children. In a cgroup
     namespace of the agent's own, only paths that begin with ``/..`` are used: those inside its container lack
     its name.
     """
@@ -131,8 +131,8 @@ class Cgroups:
     def attached(self, tid: int, hierarchy: int, path: bytes, time_ns: int) -> None:
         """``cgroup:cgroup_attach_task``: a thread, or a whole process by its leader, is in another cgroup.
 
-        The event of a leader does not say whether all its threads moved (a write to cgroup.procs) or only the
-        leader (cgroup.threads, or ``tasks`` on v1). Usually all move, so all are taken to have moved. A
+        The event of a leader does not say whether all its threads moved: a write to cgroup.procs. Or only the
+        leader did (cgroup.threads, or ``tasks`` on v1). Usually all move, so all are taken to have moved. A
         thread that /proc still shows in its old cgroup when it is next looked up has stayed.
         """
         if tid <= 0:

@@ -43,7 +43,7 @@ OUTSIDE = b".."
 fs/kernfs/dir.c). No directory can have this name."""
 
 _POD_PARENTS = (b"kubepods", b"burstable", b"besteffort", OUTSIDE)
-"""Where kubelet makes ``pod<UID>``; a pod's slice shows by its own name where it is."""
+"""The directory in which kubelet makes ``pod<UID>``; a pod's slice shows by its own name where it is."""
 
 
 class Container(NamedTuple):
@@ -64,8 +64,8 @@ def container(path: bytes, *, nested: bool = False) -> Container | None:
     after another container's or pod's. Names below other cgroups in which others than a runtime may make
     cgroups are ignored: below a user's slice, where a rootless container counts as none, and _DELEGATED.
 
-    With ``nested`` it is the innermost container, such as one in a node of kind, and delegated trees are
-    trusted, but for a user's slice and the containers of a pod.
+    If ``nested``, it is the innermost container, such as one in a node of kind. Then delegated trees are
+    trusted, except for a user's slice and the containers of a pod.
     """
     found: Container | None = None
     pod: str | None = None

@@ -71,11 +71,11 @@ class _Seen(NamedTuple):
 class Processes:
     """Follows processes; the thread that reads the events owns it.
 
-    It gets the kernel's events in time order, and is queried in between. Of a process that starts during the
-    recording the parent, the start and the executed path are right, also after its end. Its user id and its
+    It gets the kernel's events in time order, and is queried in between. For a process that starts during the
+    recording, the parent, the start and the executed path are right, also after its end. Its user id and its
     command line are read from /proc when its exec is read: both stay unknown if it has ended by then. Any
-    other process is read from /proc while it lives; one that started after the event is rejected, because
-    it has reused the id. /proc does not show that such a process executed another program since the event.
+    other process is read from /proc while it lives; one that started after the event is rejected, because it
+    has reused the id. /proc does not show that such a process executed another program since the event.
     ``scan`` avoids this: call it when the kernel's events are on, and the events to be labelled not yet.
 
     ``wanted`` are the facts that are needed of a process at its exec. ``read_argv`` reads a command line from

@@ -14,14 +14,15 @@ LOOKS = 3
 and moves it within milliseconds."""
 
 MOST_READ = 1000
-"""Processes whose cgroups one look reads, which takes some 20 µs each; the others follow at the next look."""
+"""Processes whose cgroups one look reads, which takes about 20 µs each; the others follow at the next
+look."""
 
 
 class RunningContainers:
     """Finds the processes of containers; the thread that calls it owns it.
 
-    A look lists /proc, 0.7 ms for 1,000 processes, and reads the cgroups of those that are new. Without the
-    host's /proc, only containers in this pid namespace are found. ``nested`` is as for ``container``.
+    A look lists /proc, 0.7 ms for 1,000 processes, and reads the cgroups of those that are new. If the host's
+    /proc is missing, only containers in this pid namespace are found. ``nested`` is as for ``container``.
     """
 
     def __init__(self, proc: Path = Path("/proc"), *, nested: bool = False) -> None:
@@ -60,7 +61,7 @@ class RunningContainers:
         return False
 
     def _machine(self) -> os.stat_result:
-        """Return the machine's root, or this process' where init does not let anybody look."""
+        """Return the machine's root, or this process' where init cannot be inspected."""
         with suppress(PermissionError):
             return self.root(1).stat()
         return Path("/").stat()

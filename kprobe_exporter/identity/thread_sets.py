@@ -72,7 +72,7 @@ def cgroup_directory(path: str, proc: Path = Path("/proc")) -> Path | None:
 def cgroup_threads(directory: Path) -> set[int]:
     """Return the ids of the threads in a cgroup and in those below it; none once it is removed.
 
-    A thread outside this process's PID namespace has no id here, and is left out.
+    A thread outside this process's PID namespace has no id here, and is omitted.
     """
     found: set[int] = set()
     for place, _, files in os.walk(directory):

@@ -24,7 +24,7 @@ MOST_PARENTS = 64  # Threads that started each other, of which only the first on
 CLONE_THREAD = 0x1_0000  # include/uapi/linux/sched.h
 
 UNKNOWN = b"<...>"
-"""What the kernel writes for a saved thread whose name it no longer has."""
+"""The kernel's word for a saved thread whose name it no longer has."""
 
 WORKER = re.compile(rb"kworker/(?:R-[^+]*|[^+-]*)")
 """/proc adds to a worker's name what it works for, ``kworker/0:1-events`` (wq_worker_comm() of
@@ -71,8 +71,8 @@ class Threads:
     """Looks threads up; the reader's thread owns it.
 
     A look-up costs about 20 µs, once in FRESH seconds a thread. A thread whose start was recorded is known
-    from then on: see ``started``. Without the host's /proc, only that and the kernel's saved files serve:
-    saved_cmdlines, of the last 128 threads, and saved_tgids, while option record-tgid is on.
+    from then on: see ``started``. If the host's /proc is missing, only that and the kernel's saved files
+    serve: saved_cmdlines, of the last 128 threads, and saved_tgids, while option record-tgid is on.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ def parse_comms(text: bytes) -> dict[int, bytes]:
     """Parse ``saved_cmdlines``, a thread and its name a line; return the names that cannot be forged.
 
     A thread chooses its name freely, up to 15 bytes, line ends and other threads' ids included. So a line
-    that may be the rest of an earlier name is left out, and so is the thread with that name.
+    that may be the rest of an earlier name is omitted, and so is the thread with that name.
     """
     names: dict[int, bytes] = {}
     doubtful: set[int] = set()

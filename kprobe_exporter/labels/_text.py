@@ -1,4 +1,4 @@
-"""What decoders share: numbers, the kernel's arrays, printable names, tables of names, no options."""
+"""Helpers that decoders share: numbers, the kernel's arrays, printable names, tables of names, no options."""
 
 import re
 from collections.abc import Callable

@@ -18,9 +18,9 @@ def decoder(options: object) -> Decoder:
     """Make a decoder of a 32-bit number, an array (4 or 16 bytes, or words), or the text of an address.
 
     A number is taken as read from memory, where addresses are in network order: on x86, 0x0100007f is
-    127.0.0.1. With ``decode: {ip: host}`` the number is in host order, after ntohl(): 0x7f000001. An
-    IPv4 address that is mapped into IPv6 (::ffff:127.0.0.1) is shown as IPv4. Four elements are bytes
-    unless one does not fit, and two elements have 16 bits unless one does not fit: all 0 is 0.0.0.0.
+    127.0.0.1. For ``decode: {ip: host}``, the number is in host order, after ntohl(): 0x7f000001. An IPv4
+    address that is mapped into IPv6 (::ffff:127.0.0.1) is shown as IPv4. Four elements are bytes unless one
+    does not fit, and two elements have 16 bits unless one does not fit: all 0 is 0.0.0.0.
     """
     if options not in (None, "host"):
         raise ValueError(

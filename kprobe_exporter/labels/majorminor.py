@@ -17,8 +17,8 @@ WRITTEN = re.compile(rb"([0-9]{1,4})[,:]([0-9]{1,7})")
 def decoder(options: object, devices: Path = Path("/sys/dev/block")) -> Decoder:
     """Make a decoder of the kernel's own ``dev_t``: 12 bits of major, 20 of minor, unlike stat(2)'s.
 
-    With ``decode: {majorminor: name}`` it gives the device's name in /proc/diskstats (``sda1``,
-    ``dm-0``, ``cciss/c0d0``), or the numbers if sysfs, in ``devices``, has no name.
+    For ``decode: {majorminor: name}``, it gives the device's name in /proc/diskstats (``sda1``, ``dm-0``,
+    ``cciss/c0d0``), or the numbers if sysfs, in ``devices``, has no name.
     """
     if options not in (None, "name"):
         raise ValueError(

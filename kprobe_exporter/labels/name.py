@@ -16,8 +16,8 @@ Enum = Callable[[str], Mapping[int, str]]
 def decoder_with(enum: Enum) -> Callable[[object], Decoder]:
     """Return a factory of decoders that take the names of an enum from ``enum``.
 
-    Without an enum, the plan of a probe knows the words for a field, which depend on where it is attached.
-    The aggregator puts them in place of the numbers before this decoder gets them.
+    If no enum is given, the plan of a probe knows the words for a field, which depend on where it is
+    attached. The aggregator puts them in place of the numbers before this decoder gets them.
     """
 
     def decoder(options: object) -> Decoder:

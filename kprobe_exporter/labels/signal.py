@@ -9,7 +9,7 @@ FIRST, LAST = 34, 64
 """The real-time signals that a C library leaves to programs; the kernel's own begin at 32."""
 
 NAMES = {0: "none", **{signal.value: signal.name for signal in Signals if signal < 32}}
-"""With signal 0, kill(2) only checks, and sends nothing."""
+"""For signal 0, kill(2) only checks, and sends nothing."""
 
 NAMES |= {32: "SIG32", 33: "SIG33"}
 """They belong to the C library. Their names differ by library: glibc has SIGCANCEL and SIGSETXID."""

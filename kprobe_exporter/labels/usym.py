@@ -5,7 +5,7 @@ from kprobe_exporter.model.values import Value
 
 
 def decode(value: Value) -> str | None:
-    """Return the text. What is at the address has been found out where the process is known."""
+    """Return the text. The place of the address has been looked up where the process is known."""
     return printable(value) if isinstance(value, bytes) else None
 
 

@@ -8,8 +8,8 @@ from kprobe_exporter.model.condition import Condition
 RawKey: TypeAlias = tuple[int | bytes | None, ...]
 
 RETURN_ERRORS, RETURN_VALUES, DURATIONS, STACKS, OPEN = -1, -2, -3, -4, -5
-"""What a group feeds that is none of the probe's metrics: a built-in metric of every probe, its stacks,
-or the number of its open first halves."""
+"""The uses of a group besides the probe's metrics: a built-in metric of every probe, its stacks, or the
+number of its open first halves."""
 
 RECORDED_STACK = "@stack"
 """The key of the group that feeds the stacks: the addresses that the kernel recorded with the event."""
@@ -69,7 +69,7 @@ class Exponential(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What one metric adds up from a layout's records, grouped by the raw values of ``keys``.
+    """The sums of one metric over a layout's records, grouped by the raw values of ``keys``.
 
     ``feeds`` is the index of the metric in the probe's metrics, or a built-in metric. ``value`` is the field
     whose values are summed, put into buckets or kept; None counts the records. A histogram's ``bounds``
@@ -113,7 +113,7 @@ class RecordChoice(NamedTuple):
 class Recipe(NamedTuple):
     """Everything to add up from a layout's records. The agent, not the kernel, tests ``residual_filter``.
 
-    With a ``choice``, some of the records that pass it are exported as well.
+    If there is a ``choice``, some of the records that pass it are exported as well.
     """
 
     groups: tuple[Group, ...]

@@ -23,10 +23,10 @@ Condition: TypeAlias = (
 PATTERN)`` compare a field as the kernel's filters do: a field that is missing, or of another type, fails
 every comparison except ``!=``, and numbers are compared by their value.
 
-All others compute as C does on 64-bit integers, and give a missing value where an operand is missing,
-where they divide by 0, and where they shift by less than 0 or more than 63 bits. ``all`` and ``any`` are
-decided by one operand if that decides; a missing operand that could decide makes the result missing.
-Conditions give 1 or 0; a number is a condition that is true if the number is not 0.
+All others compute as C does on 64-bit integers. They give a missing value if an operand is missing, if they
+divide by 0, or if they shift by less than 0 or more than 63 bits. ``all`` and ``any`` are decided by one
+operand if that decides; a missing operand that could decide makes the result missing. Conditions give 1 or 0;
+a number is a condition that is true if the number is not 0.
 """
 
 LONG_MAX = (1 << 63) - 1
@@ -89,7 +89,7 @@ def fields_of(condition: Condition) -> frozenset[str]:
 def decided_by(condition: Condition, names: Collection[str]) -> Condition | None:
     """Return the operands of its ``all`` that read only fields of these names; None without any.
 
-    Where they do not hold, the condition does not hold either.
+    If they do not hold, the condition does not hold either.
     """
     if condition[0] == "all":
         decided = tuple(one for part in condition[1] if (one := decided_by(part, names)))

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple, TypeAlias
 class HistKey(NamedTuple):
     """One key of a hist trigger: ``name`` in the kernel's event, ``field`` in our records.
 
-    The kernel prints every number as unsigned; ``bits`` and ``signed`` say how to convert it back. A
-    string has 0 bits. With ``log2`` the key is the exponent of the next power of two, not the value. ``high``
-    names the field that holds the value's upper 32 bits, if the event has it.
+    The kernel prints every number as unsigned; ``bits`` and ``signed`` say how to convert it back. A string
+    has 0 bits. If ``log2``, the key is the exponent of the next power of two, not the value. ``high`` names
+    the field that holds the value's upper 32 bits, if the event has it.
     """
 
     field: str

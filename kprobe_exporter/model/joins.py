@@ -1,4 +1,4 @@
-"""What a source needs to join calls and pairs itself, as data."""
+"""The data by which a source joins calls and pairs itself."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where a binary record holds its values, and how a ring buffer page is laid out: frozen values."""
+"""The positions of values in a binary record, and the layout of a ring buffer's page: frozen values."""
 
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -26,7 +26,7 @@ pointers at its guard, which are one more than its strings. ``comm``, the thread
 
 
 class Field(NamedTuple):
-    """Where a record holds one value: ``offset``, from the record's start, and ``size`` are in bytes.
+    """The position of one value in a record: ``offset``, from the record's start, and ``size`` are in bytes.
 
     ``element`` is the fetch type of an array's elements, which says how they print; ``length`` is their
     number, 0 for other kinds. ``fault``: a dynamic string of length 0 was unreadable. ``network``: the number

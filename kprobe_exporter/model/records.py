@@ -13,7 +13,7 @@ from kprobe_exporter.model.values import Arg, ReturnType, Words
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What an event of one installed probe carries, and how its text is parsed.
+    """The values that an event of one installed probe carries, and the way to parse its text.
 
     ``layout_id`` is the layout's number in its agent; records refer to their layout by it. ``pattern`` is a
     regular expression for the text of a static tracepoint, with one group per argument; None for probe
@@ -59,7 +59,7 @@ class Layout:
     def place(self, name: str) -> int | None:
         """Return the index of the argument ``name`` in a record of this layout, None if it has none.
 
-        Without an argument ``common_comm``, that is ``comm``, unless this is a field of the event itself.
+        If it has no argument ``common_comm``, that is ``comm``, unless this is a field of the event itself.
         """
         places = {arg.name: number for number, arg in enumerate(self.args, VALUES)}
         if name == COMMON_COMM and name not in places and (place := places.get("comm")) is not None:
@@ -76,9 +76,9 @@ class Layout:
 Record: TypeAlias = tuple[Any, ...]
 """One event as the sources deliver it: a flat tuple, since this is the hot path. Its indexes:
 
-LAYOUT_ID the layout's number · TIME nanoseconds of the instance's clock · CPU · TID in the initial pid
-namespace · TGID in the same namespace, None where it was not recorded · CALLER the name, in bytes, of the
-function that a return goes back to, None where it is unknown · from VALUES on the layout's ``args``.
+LAYOUT_ID is the layout's number; TIME counts nanoseconds of the instance's clock; then CPU follows. TID and
+TGID are in the initial pid namespace; TGID is None if it was not recorded. CALLER is the name, in bytes, of
+the function that a return goes back to, None if it is unknown. From VALUES on come the layout's ``args``.
 """
 
 
@@ -88,9 +88,9 @@ LAYOUT_ID, TIME, CPU, TID, TGID, CALLER, VALUES = range(7)
 COMMON_COMM = "common_comm"
 
 COMMON = {COMMON_COMM: "comm", "common_pid": "tid", "common_tgid": "pid", "common_cpu": "cpu"}
-"""Names that mean the thread whatever fields the event has, and their short names. A tracepoint may have a
-field with the short name. Then that field is meant, as in the kernel's filters: the ``comm`` of sched_wakeup
-is the woken thread's."""
+"""Names that always mean the thread, even if the event has such fields, and their short names. A tracepoint
+may have a field with the short name. Then that field is meant, as in the kernel's filters: the ``comm`` of
+sched_wakeup is the woken thread's."""
 
 
 PLACES = {"cpu": CPU, "tid": TID, "pid": TGID, "caller": CALLER}
@@ -112,7 +112,7 @@ class Loss(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What one read gave: records in the order in which the kernel printed them, sums, stacks and losses.
+    """The result of one read: records in the order in which the kernel printed them, sums, stacks and losses.
 
     ``lost`` is the sum of the kernel's LOST lines. Per-CPU ``overrun`` counts the same events, so the two
     are never added. ``stacks`` pair frames, innermost first, as printed, with the record that they belong
@@ -215,8 +215,8 @@ class Join(NamedTuple):
     event that does not pass it is not counted as lost if its second event is missing. ``through`` are the
     events in between, one for each of the layout's ``steps``; the latest of each counts.
 
-    Where the only first event is also ``end``, each event ends the pair that the one before it began. Then
-    an argument NAME is the later event's, and ``previous_NAME`` the earlier one's; CPU, TID and TGID are the
+    If the only first event is also ``end``, each event ends the pair that the one before it began. Then an
+    argument NAME is the later event's, and ``previous_NAME`` the earlier one's; CPU, TID and TGID are the
     later event's, too.
     """
 

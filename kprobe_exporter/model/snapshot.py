@@ -1,4 +1,4 @@
-"""What is shown of all probes at one moment: counts of the kernel, families of samples, and states."""
+"""The state of all probes at one moment: counts of the kernel, families of samples, and states."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -81,7 +81,7 @@ class Family(NamedTuple):
 
 
 ShownState: TypeAlias = Literal["up", "down", "tripped", "unsure", "absent", "disabled"]
-"""What users see of a probe, in the log, on the status page, in systemd and in ``check --live``.
+"""The state of a probe that users see in the log, on the status page, in systemd and in ``check --live``.
 
 ``absent``: it is optional, and this kernel cannot have it. ``unsure``: only an attempt would tell.
 """
@@ -104,7 +104,7 @@ class Spread(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """What a histogram, ``kind`` by its name, gained in each of the last ``columns``, oldest first.
+    """The growth of a histogram, ``kind`` by its name, in each of the last ``columns``, oldest first.
 
     A column has a number for each bucket, or none at all if nothing happened in its ``seconds``.
     """

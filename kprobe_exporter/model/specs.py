@@ -1,4 +1,4 @@
-"""What is planned of a probe: how it is attached, and the metrics and labels that its events feed."""
+"""The plan of a probe: how it is attached, and the metrics and labels that its events feed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,14 +37,13 @@ class ProbeSpec:
     tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of the plan
     ``kernel``, each with the filter in its own condition; ``tables_count_hits`` if there is none, so that
     they see each hit, but for a uretprobe, whose hits are entries. ``stack_table`` is the hist trigger that
-    counts its stacks, with any plan. ``role`` is the event's part in a call or
-    a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs. ``inode``
-    is the device and inode number of the program for which a place in a file was planned. ``more`` are the
-    bodies of further definitions of the same event, for a USDT probe at several places. ``sample`` is a
-    further filter, which keeps the events of some threads only; ``residual_sample`` is it for the agent, as
-    of a static tracepoint the kernel also lets the events of other probes through. ``help`` is what the
-    alternative says of itself. ``note`` is the part of ``because`` that says what was found here under the
-    name as written.
+    counts its stacks, with any plan. ``role`` is the event's part in a call or a pair; events with ``end``
+    are not hits, nor are ``own`` events, which the agent itself needs. ``inode`` is the device and inode
+    number of the program for which a place in a file was planned. ``more`` are the bodies of further
+    definitions of the same event, for a USDT probe at several places. ``sample`` is a further filter, which
+    keeps the events of some threads only; ``residual_sample`` is it for the agent, as of a static tracepoint
+    the kernel also lets the events of other probes through. ``help`` is what the alternative says of itself.
+    ``note`` is the part of ``because`` that says what was found here under the name as written.
     """
 
     probe: str
@@ -162,9 +161,9 @@ class LabelSpec(NamedTuple):
 class MetricSpec(NamedTuple):
     """One metric that events feed, under its full name.
 
-    ``value`` is the field it takes, multiplied by ``scale``; None means the value 1. Events that do not
-    pass ``where`` change nothing, nor do those that do not pass ``selects``, which names labels of the metric
-    and the fields ``selects_by``. A ``native`` histogram has exponential buckets beside its own.
+    ``value`` is the field it takes, multiplied by ``scale``; None means the value 1. Events that do not pass
+    ``where`` change nothing. Nor do those that do not pass ``selects``, which names labels of the metric and
+    the fields ``selects_by``. A ``native`` histogram has exponential buckets beside its own.
     """
 
     name: str

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeAlias
 class Place(NamedTuple):
     """A place in a program's code: ``offset`` bytes from the start of the file with this number.
 
-    The number is that of `Programs`, and 0 is no file. ``name`` is shown where the function is unknown: the
-    file's name, or its path where others than root may write it, in brackets, as ``[libc.so.6]``; or
+    The number is that of `Programs`, and 0 means no file. ``name`` is shown where the function is unknown:
+    the file's name, or its path where others than root may write it, in brackets, as ``[libc.so.6]``; or
     ``[unknown]``.
     """
 
@@ -77,7 +77,7 @@ NOTHING = Weight(0, 0)
 
 
 class StackTally(NamedTuple):
-    """What the records of one layout with the same stack weigh: of the kernel, and then of a process.
+    """The weight of the records of one layout with the same stack: of the kernel, and then of a process.
 
     ``addresses`` are empty where the process has no stack, or none is wanted.
     """

@@ -11,10 +11,10 @@ Value: TypeAlias = int | bytes | None
 
 ArgKind = Literal["int", "hex", "char", "bare", "str", "texts", "vector", "comm", "program"]
 """How the kernel prints an argument: a number in C syntax, hexadecimal digits without 0x, one character in
-quotes, text without quotes (symbols, and arrays of numbers or characters), a quoted string, an array of
-quoted strings. ``vector`` is such an array up to a null pointer, as argv, whose strings become one text.
-``comm`` is the thread's name: it is not in the event, but looked up by the thread's id.
-``program`` is the name that a thread takes from the path of the program that it executes."""
+quotes, a quoted string, an array of quoted strings. Symbols, and arrays of numbers or characters, are text
+without quotes. ``vector`` is such an array up to a null pointer, as argv, whose strings become one text.
+``comm`` is the thread's name: it is not in the event, but looked up by the thread's id. ``program`` is the
+name that a thread takes from the path of the program that it executes."""
 
 
 ABSENT = b"\0"
@@ -93,7 +93,7 @@ class Arg(NamedTuple):
 
     ``network`` is the width in bytes of a number, or of an array's elements, that is recorded in network byte
     order, 0 for others; sources deliver it in the host's. ``guards`` are the arguments with the pointers
-    through which this one was read: it is missing where one of them is no address.
+    through which this one was read: it is missing if one of them is not an address.
     """
 
     name: str

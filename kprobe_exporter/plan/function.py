@@ -55,7 +55,7 @@ def user_spec(
     - A uretprobe's hits are entries of its function. Before 6.13 the counter is a plain ``nhit++``, which
       may miss a hit when several CPUs hit it at once. Its hist triggers count returns instead: a call in
       which a process forks has one entry and two returns.
-    - There are no misses and no MAXACTIVE. ``caller`` is the address to which the function returns.
+    - Misses and MAXACTIVE do not exist for it. ``caller`` is the address to which the function returns.
     - ``$stack`` is the stack pointer, which on x86-64 is 8 higher at the return than at the entry.
     - The kernel accepts wrong offsets: one within an instruction breaks the program, one outside the code is
       never hit. So every offset is checked against the file's code; one inside a function is trusted.

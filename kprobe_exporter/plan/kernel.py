@@ -1,5 +1,5 @@
-"""What a plan knows of the kernel; aggregation in it by hist triggers, for which no event is written, and by
-which of the two a probe's stacks are counted: a trigger, or the agent from each event.
+"""The facts that a plan has about the kernel; aggregation in it by hist triggers, for which no event is
+written, and by which of the two a probe's stacks are counted: a trigger, or the agent from each event.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ SIZES = frozenset({"size_t", "ssize_t"})
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a plan has to know about the kernel.
+    """The facts that a plan needs about the kernel.
 
     ``event_format`` returns the text of ``events/SYSTEM/EVENT/format``, None if there is no such event.
     ``counts_tracepoints``: hist triggers count a tracepoint's firings, which no filter narrows.
@@ -274,7 +274,7 @@ def _or_error(condition: str, key: HistKey, wide: bool) -> str:
 
 
 def no_error(condition: str, key: HistKey, wide: bool) -> str:
-    """Let a wide return value pass the condition only if it is no error."""
+    """Let a wide return value pass the condition only if it is not an error."""
     lowest, highest = WIDE_ERRORS
     return condition + (f" && ({key.name} < {lowest} || {key.name} > {highest})" if wide else "")
 
@@ -282,8 +282,9 @@ def no_error(condition: str, key: HistKey, wide: bool) -> str:
 def recorded(probe: Probe, *, counted_by_kernel: bool) -> Probe:
     """Return the probe as it is planned: with each event's stack recorded, if the agent counts its stacks.
 
-    It does so of calls and pairs, whose duration only the agent knows, where there are no hist triggers,
-    where each stack is recorded anyway, and with the program's stacks, which no trigger knows.
+    It does so for calls and pairs, whose duration only the agent knows, and for the program's stacks, which
+    no trigger knows. It also does so where there are no hist triggers, or where each stack is recorded
+    anyway.
     """
     if probe.stacks is None:
         return probe
@@ -297,7 +298,7 @@ def recorded(probe: Probe, *, counted_by_kernel: bool) -> Probe:
 def with_trigger(way: ProbeSpec | Unsupported, probe: Probe, attach: Attach) -> ProbeSpec | Unsupported:
     """Return the way with the hist trigger that counts its stacks.
 
-    A trigger sees each firing, whatever the event's filter is, so it repeats the kernel's filter.
+    A trigger sees each firing, even those that the event's filter rejects, so it repeats the kernel's filter.
     """
     if probe.stacks is None or probe.stack or probe.user_stack or isinstance(way, Unsupported):
         return way

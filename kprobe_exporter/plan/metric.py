@@ -124,8 +124,8 @@ EXPORTED = frozenset({COMMON_COMM, "common_tgid"})
 def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
     """Return why this alternative needs events, or None where the kernel's count of hits is enough.
 
-    A filter needs events, because only events show what passes it. So does a return value that is read.
-    With ``aggregate: kernel``, this is called only where there are no hist triggers.
+    A filter needs events, because only events show what passes it. So does a return value that is read. For
+    ``aggregate: kernel``, this is called only where there are no hist triggers.
     """
     if probe.aggregate != "auto":
         return "aggregate: events" if probe.aggregate == "events" else NO_HIST

@@ -258,7 +258,7 @@ class Sample:
 
 
 def narrowed(plan: ProbePlan, sample: Sample) -> ProbePlan:
-    """Return the plan with only the sample's events recorded. What the kernel counts or adds up stays whole.
+    """Return the plan with only the sample's events recorded. The kernel's own counts and sums stay whole.
 
     A pair whose events may come from two threads has none of its events recorded.
     """

@@ -116,7 +116,8 @@ def where_all_are_there(attach: Attach) -> str | None:
 
 
 def unlike(attach: Attach) -> set[str]:
-    """Return the arguments that are no keys of hist triggers, which would show them in network byte order."""
+    """Return the arguments that are not keys of hist triggers, which would show them in network byte
+    order."""
     network = {name for name, reading in attach.read.items() if reading.network}
     return network.union(*(reading.guards for reading in attach.read.values()))
 

@@ -242,9 +242,9 @@ class _Tracepoint:
     def filtered(self, text: str, wanted: set[str], *, counted: bool) -> list[ProbeSpec | Unsupported]:
         """Return the ways to filter the tracepoint's own event, in order.
 
-        It can be shared with other probes unless the kernel alone filters, as in text by the name of a thread
-        that the event does not hold: until the agent looks it up, the thread may have ended. Where pages are
-        read, the agent knows the name by the kernel's events about threads.
+        It can be shared with other probes unless the kernel alone filters. In text this is so for the name of
+        a thread that the event does not hold: until the agent looks it up, the thread may have ended. If
+        pages are read, the agent knows the name by the kernel's events about threads.
         """
         own = self.own(wanted)
         by_kernel = own if isinstance(own, Unsupported) else self.kernel_filters(text, own)
@@ -299,7 +299,7 @@ def _field_arg(name: str, found: FormatField) -> Arg:
 def _typed(form: EventFormat, attach: Attach) -> EventFormat:
     """Return the form with the field that is the return value read by its declared type.
 
-    The field of a system call's return is a ``long``, whatever its C type is.
+    The field of a system call's return is a ``long``, even if its C type differs.
     """
     field = form.fields.get(attach.fetch.get("return", ""))
     typed = INTEGERS.get(attach.returns.fetch or "") if attach.returns else None

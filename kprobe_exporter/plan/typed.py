@@ -1,4 +1,4 @@
-"""What a function's fetch arguments mean here: BTF's types, parameters by their names, registers."""
+"""The meaning of a function's fetch arguments here: BTF's types, parameters by their names, registers."""
 
 import re
 from collections import defaultdict
@@ -81,8 +81,8 @@ def typed(
     """Return the same with BTF's types where the configuration gives none. Raises GrammarError.
 
     A path into a structure becomes memory reads, by ``types``. A parameter's name becomes ``$argN``, which
-    kernels without BTF arguments take as well. With ``machine``, which is set for kernels without ``$argN``,
-    that becomes a register.
+    kernels without BTF arguments take as well. If ``machine`` is given, for kernels without ``$argN``, that
+    becomes a register.
     """
     if attach.target.kind.in_file or attach.target.kind.on_event:
         return attach

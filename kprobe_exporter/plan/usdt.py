@@ -24,8 +24,8 @@ def usdt_spec(
     """Return one event with a definition for each place of the probe, all in uprobe_events.
 
     The definition gives the kernel the place of the probe's semaphore. The kernel adds 1 to it in each
-    process that maps the file while the event is enabled, and takes it back afterwards (update_ref_ctr() of
-    kernel/events/uprobes.c), so nothing here writes to a program's memory.
+    process that maps the file while the event is enabled, and subtracts it afterwards (update_ref_ctr() of
+    kernel/events/uprobes.c). So nothing here writes to a program's memory.
 
     The kernel joins definitions to one event only if their arguments have the same names and types
     (trace_probe_compare_arg_type() of kernel/trace/trace_probe.c).
@@ -149,7 +149,7 @@ def _unique(types: Iterable[str]) -> list[str]:
 
 
 def _holds(type_: str, argument: UsdtArgument) -> bool:
-    """Whether the constant that an argument is has this type's range; true for one that is no constant."""
+    """Whether the constant that an argument is has this type's range; true for one that is not a constant."""
     value, bits = argument.fetched().constant, int(type_[1:])
     if value is None:
         return True

@@ -42,9 +42,9 @@ MOST_OF_CONTAINER = 3
 """Files of one path in one container, as they were replaced, that stay probed: the latest ones."""
 
 FileKey: TypeAlias = tuple[tuple[int, ...], ...]
-"""What is the same for the same files, those of all alternatives: their devices, inodes, sizes and times.
+"""The key of the same files, those of all alternatives: their devices, inodes, sizes and times.
 
-On overlayfs each mount has a device number of its own, so it is left out there. What is left differs between
+On overlayfs each mount has a device number of its own, so it is omitted there. The rest differs between
 files, also after a change of the file in one of the containers.
 """
 
@@ -70,7 +70,7 @@ class ContainerFiles:
     """Knows the files of all probes that select containers; the thread that calls it owns it.
 
     It is asked once a second. A probe costs a search of each container when that starts, and every AGAIN
-    seconds: some 0.1 ms each.
+    seconds: about 0.1 ms each.
     """
 
     def __init__(self, running: RunningContainers, pods: Pods | None = None) -> None:

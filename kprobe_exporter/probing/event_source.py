@@ -153,7 +153,7 @@ def read_files(
     """Deliver all records of pages that were copied from an instance, single events in the order of time.
 
     ``pages`` are descriptors of files by CPU, ``layouts`` map to the systems of their events. An event that
-    is gone or redefined is left out.
+    is gone or redefined is omitted.
     """
     shapes = []
     for layout, system in layouts.items():
@@ -230,7 +230,7 @@ class BufferReader:
         """Make the parser of these layouts. The function that is returned puts it in place of the old one.
 
         ``layouts`` map to the systems of their events, ``recipes`` and ``filters`` are by layout_id. An event
-        that another process deleted or redefined keeps its old shape or is left out; the others are read all
+        that another process deleted or redefined keeps its old shape or is omitted; the others are read all
         the same. A parser that does not add up or join delivers the records of recipes and joins instead.
         Events of the agent's own threads are read of the layouts ``of_all_threads`` alone. The layouts
         ``of_threads`` are those of the second instance, whose events no other layout of the same event has.

@@ -1,4 +1,4 @@
-"""What plans have to know of the running kernel, read before planning without installing anything."""
+"""The facts that plans need about the running kernel, read before planning without installing anything."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -69,7 +69,7 @@ def _no_user_stacks(probes: Iterable[Probe], kernel: KernelFiles) -> str | None:
         return None
     return (
         "this kernel cannot follow a program's stack (CONFIG_USER_STACKTRACE_SUPPORT): "
-        "leave out 'user: true' or -u"
+        "remove 'user: true' or -u"
     )
 
 

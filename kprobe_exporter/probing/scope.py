@@ -29,10 +29,10 @@ from kprobe_exporter.tracefs.thread_ids import HostIds
 
 RECORDED, LEFT = "set_event_pid", "set_event_notrace_pid"
 """The kernel's lists of recorded threads and, since 5.7, of threads that are not recorded despite the first
-list. With event-fork, a new thread gets the entries of its starter, and loses them when it ends."""
+list. If event-fork is set, a new thread gets the entries of its starter, and loses them when it ends."""
 
 MAX_TIDS = 1000
-"""Threads in one write to the kernel. Each write waits for its readers, 30 ms, whatever the number."""
+"""Threads in one write to the kernel. Each write waits for its readers, 30 ms, for one thread or many."""
 
 MAX_ROUNDS = 10
 """Rounds of one look. A thread that starts during a write is found in the next round."""
@@ -45,7 +45,7 @@ PROPERTIES = ("uid", "container", "pod", "cgroup")
 
 
 class Scope(NamedTuple):
-    """What is known of the wanted threads: of each all that is given is true.
+    """The properties of the wanted threads: all that are given hold for each.
 
     ``children``: with all descendants of the process ``pid``. ``uid`` is the real user id. ``comm`` may be a
     pattern with ``*``, as may ``container`` and ``pod``, which ``Within`` describes. ``cgroup`` is a path;

@@ -50,8 +50,8 @@ CHANGES_OF_THREADS: Mapping[str, ThreadEvent] = {
     MOVE.event: ThreadEvent("moved"),
     EXEC.event: ThreadEvent("moved", ("old",)),
 }
-"""What a source that adds up by cgroup or by a process's fact takes from them. A thread that has exited
-keeps both."""
+"""The fields that a source needs to add up by cgroup or by a process's fact. A thread that has exited keeps
+both."""
 
 
 @dataclass(eq=False)

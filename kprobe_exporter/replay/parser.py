@@ -57,7 +57,7 @@ LONGEST_KEPT, MOST_KEPT = 512, 16_384
 
 
 class _Read(NamedTuple):
-    """What the text of an event gave."""
+    """The result of the text of an event."""
 
     layout_id: int
     caller: bytes | None

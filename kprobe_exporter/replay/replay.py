@@ -28,7 +28,7 @@ OWN = tuple(
 
 @dataclass(slots=True)
 class Summary:
-    """What the text held.
+    """The contents of the text.
 
     ``unclear`` counts return values that only the definition could explain; ``swallowed`` counts lines that
     appear to be within others.
@@ -48,7 +48,7 @@ class Replay:
     """Counts the events of saved text by their names.
 
     Events feed the configured probe of their name; of all other events, return values and errors are counted.
-    There are no hits and misses, because the text holds only delivered events. Not thread-safe.
+    It has no hits and misses, because the text holds only delivered events. Not thread-safe.
     """
 
     def __init__(self, config: Config | None = None) -> None:

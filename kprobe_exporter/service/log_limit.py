@@ -1,4 +1,4 @@
-"""Limits for repeated messages: which of them the log leaves out, and the lines that sum them up."""
+"""Limits for repeated messages: which of them the log omits, and the lines that sum them up."""
 
 import logging
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class _Message:
 
 @dataclass(slots=True)
 class _Place:
-    """The token bucket of a place in the code, and the messages that it left out for lack of tokens."""
+    """The token bucket of a place in the code, and the messages that it omitted for lack of tokens."""
 
     bucket: TokenBucket
     began: float = 0.0  # when the first message was left out
@@ -51,8 +51,8 @@ class Repeats:
 
     There are two limits. The same message is shown SAME times in WINDOW seconds. Messages that differ,
     perhaps only in values that an attacker chose, cost their place in the code one token each. A known
-    message costs none, so a flood of one message does not hide the others. Each message left out is
-    counted, and ``due`` sums it up when its window is over.
+    message costs none, so a flood of one message does not hide the others. Each omitted message is counted,
+    and ``due`` sums it up when its window is over.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Repeats:
             self._forget_oldest()
         for place in self._places.values():
             if place.left_out and now - place.began >= WINDOW:
-                text = f"{place.left_out} more messages like this one were left out: {place.last[2]}"
+                text = f"{place.left_out} more messages like this one were omitted: {place.last[2]}"
                 self._sum_up(place.last, text)
                 place.left_out = 0
         summaries, self._summaries = self._summaries, []
@@ -91,7 +91,7 @@ class Repeats:
 
     @property
     def pending(self) -> bool:
-        """Return whether any message was left out that is not summed up yet."""
+        """Return whether any message was omitted that is not summed up yet."""
         counts: list[_Message | _Place] = [*self._messages.values(), *self._places.values()]
         return bool(self._summaries) or any(one.left_out for one in counts)
 

@@ -1,4 +1,5 @@
-"""Logging to stderr, as text or JSON: one line per record, whatever strings the kernel or a user supplied."""
+"""Logging to stderr, as text or JSON: one line per record, even for hostile strings of the kernel or a
+user."""
 
 import json
 import logging
@@ -109,12 +110,12 @@ class Handler(logging.StreamHandler[TextIO]):
             self._wait()
 
     def close(self) -> None:
-        """Sum up the messages that were left out. The logging module calls this when the process ends."""
+        """Sum up the messages that were omitted. The logging module calls this when the process ends."""
         self.sum_up()
         super().close()
 
     def sum_up(self) -> None:
-        """Write the summaries of all messages that were left out so far."""
+        """Write the summaries of all messages that were omitted so far."""
         self.acquire()
         try:
             self._sum_up(float("inf"))
@@ -175,7 +176,7 @@ def sum_up() -> None:
 def is_journal(environment: Mapping[str, str], descriptor: int = 2) -> bool:
     """Return whether a descriptor is the journal: JOURNAL_STREAM has its device and inode (systemd.exec(5)).
 
-    The variable alone does not suffice: child processes inherit it, whatever their stderr is.
+    The variable alone does not suffice: child processes inherit it, even with another stderr.
     """
     try:
         status = os.fstat(descriptor)

@@ -85,8 +85,8 @@ class Systemd:
     def reloading(self) -> None:
         """Report that a reload begins; ``ready`` ends it, even if the old configuration stays.
 
-        With Type=notify-reload, systemd accepts only a message with the time on CLOCK_MONOTONIC as the
-        answer to its signal; other types ignore the time.
+        If the unit has Type=notify-reload, systemd accepts only a message with the time on CLOCK_MONOTONIC as
+        the answer to its signal; other types ignore the time.
         """
         now = f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"
         self._send("RELOADING=1", now, _status("reading the configuration again"), _EXTENDED)

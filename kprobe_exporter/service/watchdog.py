@@ -54,7 +54,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        """Tell systemd that the agent is ready, and start the thread. Without a manager, do nothing."""
+        """Tell systemd that the agent is ready, and start the thread. If there is no manager, do nothing."""
         if self._systemd.listens:
             self._told = self._current()
             self._systemd.ready(self._told)

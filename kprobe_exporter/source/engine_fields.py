@@ -1,4 +1,5 @@
-"""Where the engine finds the values of a record, and how its raw keys become a record's values."""
+"""The positions at which the engine finds the values of a record, and the way from its raw keys to these
+values."""
 
 import sys
 from collections.abc import Callable
@@ -39,9 +40,9 @@ class FieldRef(NamedTuple):
 class JoinedShape(NamedTuple):
     """The shapes of both halves of a joined record, and its layout.
 
-    A joined record has its thread and its CPU from the first half, its caller from the second, and each
-    argument from the first half that has it. Where both halves are of one event, it has all from the second,
-    and those of the first as ``previous_NAME``.
+    A joined record has its thread and its CPU from the first half, and its caller from the second. Each
+    argument comes from the first half that has it. If both halves are of one event, it has all from the
+    second, and those of the first as ``previous_NAME``.
     """
 
     layout: Layout

@@ -244,7 +244,7 @@ class EnginePlan:
             )
 
     def _rule(self, recipe: Recipe, shape: Shape | JoinedShape) -> ExportRule:
-        """Return which records of a recipe are exported. Of spans, whole traces are sampled instead."""
+        """Return which records of a recipe are exported. For spans, whole traces are sampled instead."""
         choice = recipe.choice
         if choice is None:
             return ExportRule()

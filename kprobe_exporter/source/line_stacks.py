@@ -56,7 +56,7 @@ class StackAssembler(_Assembler):
     """Gives each of the kernel's stacks to its event: the last one of its CPU and thread that has none yet.
 
     The kernel writes an event and then its stack (a post trigger, kernel/trace/trace_events_trigger.c).
-    Events of other CPUs may come in between, and on the same CPU those of an interrupt's probes, each with
+    Events of other CPUs may come in between. So may those of an interrupt's probes on the same CPU, each with
     its own stack before this one: so the last event that waits is the right one. A stack without such an
     event is dropped; the loss of its event was counted. Not thread-safe.
     """

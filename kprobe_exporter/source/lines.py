@@ -61,9 +61,9 @@ class LineParser:
     Stacks are read if any layout asks for them; otherwise their lines are unparsed. If it asks for those of
     programs, each line is read by itself.
 
-    A loss reaches from the last record of its CPU, or 0 if there is none, to the next record of any CPU,
-    because the kernel prints in time order, and LOST right before the CPU's next event. Only records set
-    these times. An unreadable line of a known event is such a loss too: if its text exceeds the kernel's
+    A loss reaches from the last record of its CPU, or 0 if it has none, to the next record of any CPU. The
+    reason is that the kernel prints in time order, and LOST right before the CPU's next event. Only records
+    set these times. An unreadable line of a known event is such a loss too: if its text exceeds the kernel's
     buffer, it has no line end and has swallowed the next line.
 
     Lines of layouts in ``recipes`` that were read before are only counted: ``take`` gives them.

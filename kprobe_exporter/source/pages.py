@@ -1,4 +1,5 @@
-"""What readers of events share: losses, names in stacks, and the result of reading a CPU without pages."""
+"""Helpers that readers of events share: losses, names in stacks, and the result of reading a CPU without
+pages."""
 
 from kprobe_exporter.model.records import Loss
 from kprobe_exporter.model.stacks import TRAMPOLINE as NAMED_TRAMPOLINE

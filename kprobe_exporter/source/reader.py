@@ -23,12 +23,12 @@ TIMER_MS = 100
 
 
 class Pipe(Protocol):
-    """What is read: its descriptors, and the work of emptying it. The reader's thread owns it.
+    """A source of events: its descriptors, and the work of emptying it. The reader's thread owns it.
 
     After ``empty``, ``descriptors`` are those that wake a reader; more may come with each call.
 
     ``empty`` reads and delivers all that was there when it was called, in bounded time, however much arrives
-    meanwhile. With ``last``, it also delivers what it held back. ``pause`` is the time in milliseconds after
+    meanwhile. If ``last``, it also delivers what it held back. ``pause`` is the time in milliseconds after
     that, before the thread looks for new events.
     """
 

@@ -18,8 +18,9 @@ class _Apart(NamedTuple):
 class RepeatedLines:
     """The lines whose text was read before: they are counted, and become ``Batch.repeated``.
 
-    This is for layouts with a recipe, whose records nothing else needs, unless it keeps the last value, which
-    depends on the order, or uses the process. Where lines hardly repeat, it is switched off. Not thread-safe.
+    This is for layouts with a recipe, whose records nothing else needs. It does not apply to recipes that
+    keep the last value, which depends on the order, or use the process. If lines hardly repeat, it is
+    switched off. Not thread-safe.
     """
 
     def __init__(self, counter: LineCounter, apart: Mapping[bytes, _Apart]) -> None:

@@ -37,7 +37,7 @@ def reader(field: Field, names: Names) -> Read:
 
 
 def _guarded(read: Read, guards: tuple[int, ...]) -> Read:
-    """Return the function that gives None where a pointer on the way to the value is no address."""
+    """Return the function that gives None where a pointer on the way to the value is not an address."""
 
     def guarded(data: Buffer, start: int, end: int, tid: int) -> Value:
         pointers = (ADDRESS.unpack_from(data, start + guard)[0] for guard in guards)
@@ -78,8 +78,9 @@ def _code(size: int, *, signed: bool) -> str:
 def program_name(path: bytes | None) -> bytes | None:
     """Return the name of a thread that executed the program at ``path``, None if that is unreadable.
 
-    It is the last part of the path (begin_new_exec() of fs/exec.c). That of a program which was executed by
-    its descriptor, /dev/fd/N, is N before Linux 6.14, and the file's own name since, which the event lacks.
+    It is the last part of the path (begin_new_exec() of fs/exec.c). For a program that was executed by its
+    descriptor, /dev/fd/N, it is N before Linux 6.14. Since then it is the file's own name, which the event
+    lacks.
     """
     return None if path is None else path.rpartition(b"/")[2][:COMM_BYTES]
 

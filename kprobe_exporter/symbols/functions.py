@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
 
 class Functions:
-    """What the lists say about the functions ``names``. A list that cannot be read is kept as None."""
+    """The facts of the lists about the functions ``names``. A list that cannot be read is kept as None."""
 
     def __init__(self, lists: Lists, names: Iterable[str]) -> None:
         self._lists = lists
@@ -242,10 +242,10 @@ def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
     """Yield a target for each function of the name: ``MOD:SYM`` in a module, ``_text+OFFSET`` in the kernel,
     ``_stext+OFFSET`` where kallsyms does not list ``_text``.
 
-    The offset holds for this build of the kernel. Functions off which the kernel keeps kprobes are left out,
-    if this process may see their addresses. A return probe cannot have one, so it is a kprobe. If
-    kallsyms hides the addresses, tracefs may show them (since 6.5), though not that of ``_text``: then
-    the offset is from the first function whose name is unique.
+    The offset holds for this build of the kernel. Functions off which the kernel keeps kprobes are omitted,
+    if this process may see their addresses. A return probe cannot have one, so it is a kprobe. If kallsyms
+    hides the addresses, tracefs may show them (since 6.5), though not that of ``_text``: then the offset is
+    from the first function whose name is unique.
     """
     lines, name = attempt(lambda: [*map(bytes.strip, lists.addresses())]) or [], target.symbol.encode()
     some = b"\n".join(line for line in lines if name in line)  # as parsing all of them is slow

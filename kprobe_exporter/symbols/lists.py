@@ -18,10 +18,11 @@ ADDRESSES = "available_filter_functions_addrs"
 
 SYMBOLS, MODULES = "proc/kallsyms", "proc/modules"
 BLACKLIST = "sys/kernel/debug/kprobes/blacklist"
-"""Where the other lists are, below the root."""
+"""The paths of the other lists, below the root."""
 
 INSTALLED = "lib/modules/{}/modules.{}"
-"""What depmod(8) writes about the modules of a kernel's release: ``dep`` for all, ``symbols`` for exports."""
+"""The files of depmod(8) about the modules of a kernel's release: ``dep`` for all, ``symbols`` for
+exports."""
 
 Row: TypeAlias = tuple[int, bytes, bytes | None]
 """Address, name and module of a symbol. From a row without a name on, the symbol is not known."""
@@ -51,9 +52,9 @@ PADDING, OVERRIDDEN = b"__pfx_", b"__ftrace_invalid_address_"
 
 
 WRAPPERS = ("__x64_", "__arm64_", "__riscv_", "__s390x_")
-"""What architectures put before ``sys_NAME`` (arch/*/include/asm/syscall_wrapper.h).
-These functions take one argument, the registers of the system call (struct pt_regs). Those behind the calls
-of 32-bit programs have other prefixes, such as ``__ia32_``."""
+"""The prefixes that architectures put before ``sys_NAME`` (arch/*/include/asm/syscall_wrapper.h). These
+functions take one argument, the registers of the system call (struct pt_regs). Those behind the calls of
+32-bit programs have other prefixes, such as ``__ia32_``."""
 
 WRAPPED = re.compile(rb"(?:^| )(?:%s)(sys_\w+)$" % "|".join(WRAPPERS).encode(), re.MULTILINE)
 """The name of a system call's function, with its prefix, at the end of a line of a list."""
@@ -96,10 +97,10 @@ def traceable(lines: Iterable[bytes], wanted: set[bytes] | None = None) -> dict[
 
 
 class TraceableFunctions(Mapping[str, list[str]]):
-    """What ``traceable`` returns of all names, parsed once more than FEW names are asked for, or all.
+    """The result of ``traceable`` for all names, parsed once more than FEW names are asked for, or all.
 
-    A search for a name takes less than 1 ms, and parsing the 50,000 lines of a kernel 50 to 100 ms, which is
-    seconds under emulation.
+    A search for a name takes less than 1 ms. Parsing the 50,000 lines of a kernel takes 50 to 100 ms, which
+    is seconds under emulation.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
@@ -147,9 +148,9 @@ class TraceableFunctions(Mapping[str, list[str]]):
 class Lists:
     """The kernel's lists; a call opens a list and reads it line by line. OSError if it cannot be read.
 
-    ``symbols`` are read in blocks of whole lines, as they are many, and few of them are looked for. What the
-    properties parse is read once, at first use, and None where the list cannot be read. Use one for a single
-    start or reload, since modules come and go.
+    ``symbols`` are read in blocks of whole lines, as they are many, and few of them are looked for. The lists
+    that the properties parse are read once, at first use, and are None if they cannot be read. Use one for a
+    single start or reload, since modules come and go.
     """
 
     traceable: Callable[[], Iterable[bytes]]
@@ -308,9 +309,9 @@ def parse_symbols(lines: Iterable[bytes]) -> Iterator[Row]:
     """Yield address, name and module of each valid line.
 
     Of modules only functions are kept: their data lies between them, and the kernel knows more about it.
-    Marks of the assembler are no names.
-    The kernel prints symbols of ``__builtin__kprobes`` and the like as bare addresses, and a BPF program
-    without a module in brackets (kernel/kallsyms.c: kallsyms_lookup_buildid).
+    Marks of the assembler are not names. The kernel prints symbols of ``__builtin__kprobes`` and the like as
+    bare addresses, and a BPF program without a module in brackets (kernel/kallsyms.c:
+    kallsyms_lookup_buildid).
     """
     for line in lines:
         found = LINE.fullmatch(line)
@@ -343,9 +344,9 @@ def parse_order(lines: Iterable[bytes]) -> Iterator[bytes]:
 def certain(functions: list[Row], order: Iterable[bytes]) -> Iterator[Row]:
     """Yield the functions, and a row without a name where an address may no longer belong to one.
 
-    Untraceable functions, such as do_syscall_64 or a kretprobe's trampoline, may lie between two listed
-    ones. In the kernel itself, the order of all names tells where. A module's functions are not in order,
-    but nearly all are traceable, so the ``MOST`` bytes from a listed function on are taken to be its own.
+    Untraceable functions, such as do_syscall_64 or a kretprobe's trampoline, may lie between two listed ones.
+    In the kernel itself, the order of all names tells where. A module's functions are not in order, but
+    nearly all are traceable. So the ``MOST`` bytes from a listed function on are taken to be its own.
     """
     followed = _followed([name for _, name, module in functions if module is None], order)
     ends = [*(address for address, _, _ in functions[1:]), 1 << 64]

@@ -72,7 +72,8 @@ class Mapping(NamedTuple):
 
 @dataclass(slots=True)
 class _Process:
-    """What is known of a process: its mappings, in order, and the places of addresses that were looked up."""
+    """The agent's knowledge of a process: its mappings, in order, and the places of addresses that were
+    looked up."""
 
     read: float
     mappings: list[Mapping] = field(default_factory=list)
@@ -89,14 +90,14 @@ class Programs:
     """Looks up the code of running programs, and of their libraries.
 
     ``frames`` needs the process, which may end at any moment: it finds the file and the place in it, and
-    opens the file through /proc/PID/root, so that a container's file is found and no link leads out of it.
+    opens the file through /proc/PID/root. So a container's file is found, and no link leads out of it.
     ``names`` needs the file alone, and may take seconds for a large one. Both may wait for a process or a
     file system that hangs, so neither the reader of events nor a request may call them itself. Not
     thread-safe.
 
     The process has to be the agent's user's without more rights than the agent has, or the agent needs
-    CAP_SYS_PTRACE (ptrace_may_access() of kernel/ptrace.c). Without them, and without the host's /proc, a
-    frame is ``[unknown]``.
+    CAP_SYS_PTRACE (ptrace_may_access() of kernel/ptrace.c). If these or the host's /proc are missing, a frame
+    is ``[unknown]``.
 
     A file is shown by its name where only root may write it. Others, and those that are gone, are shown by
     their paths, so that no user's file looks like the system's libc.so.6.
@@ -137,7 +138,7 @@ class Programs:
     def names(self, places: Iterable[Place]) -> dict[Place, bytes]:
         """Return the functions at these places, as ``libc.so.6`malloc``, or the file where there is none.
 
-        A place is left out if its file is not open any more, or if the process may still list its function.
+        A place is omitted if its file is not open any more, or if the process may still list its function.
         """
         asked = defaultdict[int, list[Place]](list)
         for place in places:

@@ -1,6 +1,6 @@
 """Functions that kernels had, and the functions that do their work in newer ones.
 
-A similar name is no sign of a successor: most functions that went resemble one that does something else.
+A similar name does not mean a successor: most functions that went resemble one that does something else.
 """
 
 from collections.abc import Iterator

@@ -67,8 +67,9 @@ class OptionModel(Strict):
     help: Help
     """One sentence."""
     type: OptionType = "flag"
-    """What it takes. The value of `disk`, `signal`, `user` and `address` is the kernel's number for it. Those
-    of `function` and `call` are targets: `vfs_read`, `tcp_*`, `PATH:FUNCTION`, or a target with its kind."""
+    """Its kind of argument. The value of `disk`, `signal`, `user` and `address` is the kernel's number for
+    it. Those of `function` and `call` are targets: `vfs_read`, `tcp_*`, `PATH:FUNCTION`, or a target with its
+    kind."""
     argument: bool = False
     """Whether it is given without its name, as a word behind those of the arguments above it. It is
     required if it has no default."""
@@ -109,7 +110,7 @@ class ToolModel(Strict):
     probes: Annotated[list[ProbeModel], Field(min_length=1)]
     """The probes, as of a configuration. Those of rows need no metrics and no `export`."""
     columns: dict[Title, _Column] = Field(default_factory=dict)
-    """TITLE to field, `{field, decode}` or `{value}`. Those of `counts` may be left out."""
+    """TITLE to field, `{field, decode}` or `{value}`. Those of `counts` may be omitted."""
     sort: Title | None = None
     """The column by which a table is sorted, the largest first; the first number by default."""
     where: Where | None = None

@@ -136,11 +136,11 @@ def collected(
 ) -> Iterator[Capture]:
     """Install the probes without enabling them; stop recording on exit. Raises TracefsError.
 
-    The session's instance removes the probes: all at once takes less time than one after the other.
-    Matches of a pattern that the kernel refuses are left out, with a warning that sums them up.
-    Where possible the records are added up as they are read. With ``single`` they come one by one, with
-    their process. ``all_fields``: a tracepoint without fetch arguments has all its readable fields.
-    ``facts`` become those of the processes of these records.
+    The session's instance removes the probes: all at once takes less time than one after the other. Matches
+    of a pattern that the kernel refuses are omitted, with a warning that sums them up. If possible, the
+    records are added up as they are read. If ``single``, they come one by one, with their process.
+    ``all_fields``: a tracepoint without fetch arguments has all its readable fields. ``facts`` become those
+    of the processes of these records.
     """
     instance = session.instance
     if _has_pair(probes) and instance.names is not None:
@@ -173,7 +173,7 @@ def collected(
                 why = " ".join(f"{target}: {why}" for target, why in reasons.items())
                 if not each.optional:
                     raise TracefsError(why)
-                log.info("%s is left out: %s", each.name, why)
+                log.info("%s is omitted: %s", each.name, why)
         capture.leave_out(refused, len(found))
         follow = partial(capture.facts.install, instance, kernel, layout_ids)
         capture.buffers = _reading(session, capture, event_source, symbols, follow, deliver, single=single)

@@ -31,7 +31,7 @@ class ProcessFacts:
 
     Without any it costs nothing. Call ``install``, and ``begin`` before the probes are enabled. Each batch
     goes through ``take`` in the stream's order. Then ``of`` answers for its records, until the batch after
-    the next. Where the kernel's events about threads cannot be had, facts are read from /proc only.
+    the next. If the kernel's events about threads are not available, facts are read from /proc only.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the numbers of a tool's probes grew by in an interval: rows of a table, and histograms. Pure."""
+"""The growth of the numbers of a tool's probes in an interval: rows of a table, and histograms. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -16,7 +16,7 @@ PROBE, HITS = "probe", "hits_total"
 
 
 class Growth(NamedTuple):
-    """What a metric grew by: its label names, and numbers by label set in the unit of the added field."""
+    """The growth of a metric: its label names, and numbers by label set in the unit of the added field."""
 
     labels: tuple[str, ...]
     samples: Mapping[LabelValues, int]

@@ -52,7 +52,7 @@ def name_programs(programs: ProgramStacks, batch: Batch) -> None:
 
 
 class Lines:
-    """Writes each record as lines. With ``stacks``, an event waits for its stack for at most one batch.
+    """Writes each record as lines. If ``stacks``, an event waits for its stack for at most one batch.
 
     At most ``most`` records are written, None for all; ``finished`` is called after the last one. Not
     thread-safe.

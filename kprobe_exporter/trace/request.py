@@ -61,7 +61,7 @@ class TraceRequest:
     """A request to trace, under ``name``.
 
     ``definition`` is the kernel's line. It is None for a tracepoint without arguments, a call, a pattern and
-    a USDT probe, which ``target`` names. ``fetch`` are the arguments of these two by name. With a definition,
+    a USDT probe, which ``target`` names. ``fetch`` are the arguments of these two by name. In a definition,
     ``target`` is a place in a file, given by a function's name or in a library given by its soname; the
     definition does not have the offset yet.
     """
@@ -179,7 +179,7 @@ def _instead_of_headed(word: str, head: str, several: bool) -> str:
 
 
 def _with_place(words: list[str]) -> list[str]:
-    """Add the place that perf-tools' short form leaves out, because the event's name is the function."""
+    """Add the place that perf-tools' short form omits, because the event's name is the function."""
     found = SHORT.fullmatch(words[0])
     if not found or (len(words) > 1 and not ARGUMENT.match(words[1])):
         return words

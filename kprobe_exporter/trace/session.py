@@ -88,8 +88,9 @@ def own_instance(
     """Yield an instance for this trace and its buffer's KiB per CPU; remove it and its probes on exit.
 
     ``buffer_size`` is wanted per CPU, in bytes. ``tgid``: process ids are recorded as well. Leftovers of
-    killed traces are removed first. What ``probed_files`` holds is probed. A removal of many probes shows its
-    progress, and leaves the rest to ``cleanup`` if the caller ``gives_up``. Raises TracefsError.
+    killed traces are removed first. The probes of a file use the descriptors of ``probed_files``. A removal
+    of many probes shows its progress, and leaves the rest to ``cleanup`` if the caller ``gives_up``. Raises
+    TracefsError.
     """
     remove_dead_traces(files)
     with progress() as tell, acquire_for_trace(files, Removal(tell, gives_up, REDRAW)) as instance:
@@ -216,7 +217,7 @@ def _fetching_compared(
 ) -> Definition:
     """Return an eprobe that also fetches the fields of its tracepoint that the filter names.
 
-    Without that, ``comm`` and ``cpu`` would be those of the thread, as in the filters of other events.
+    Otherwise ``comm`` and ``cpu`` would be those of the thread, as in the filters of other events.
     """
     place = definition.place
     text = event_format(place.system, place.event) if isinstance(place, EventName) else None

@@ -25,7 +25,7 @@ MOST_ROWS = 20
 """Rows of ``top`` without -n."""
 
 LOSSES = ("overrun", "commit_overrun", "dropped")
-"""Reasons of lost events that are no part of each other."""
+"""Reasons of lost events that do not include each other."""
 
 
 NUMBERS = ("pid", "tid", "ppid", "uid", "cpu")

@@ -76,8 +76,8 @@ def _write_definition(instance: Instance, spec: ProbeSpec, event: str, path: str
 def _write_more(instance: Instance, spec: ProbeSpec, event: str, path: str, given: str) -> None:
     """Define the further places of the event. Raises ProbeRefused, and then leaves none of them.
 
-    A definition under the name of one that exists is added to its event since Linux 5.4 (commit
-    60d53e2c3b75, append_trace_uprobe() of kernel/trace/trace_uprobe.c), and replaced it before.
+    Since Linux 5.4, a definition under the name of one that exists is added to its event (commit
+    60d53e2c3b75, append_trace_uprobe() of kernel/trace/trace_uprobe.c). Before, it replaced the event.
     """
     if not spec.more:
         return
@@ -127,7 +127,7 @@ def _definition(spec: ProbeSpec) -> tuple[object, ...]:
     """Return what makes two definitions the same: the line without its names, and the requested event name.
 
     A uprobe's definition keeps the inode that its path named when it was written (kern_path() in
-    kernel/trace/trace_uprobe.c), so the same line for a file that was replaced since is another definition.
+    kernel/trace/trace_uprobe.c). So the same line for a file that was replaced since is another definition.
     """
     return spec.file, spec.verb, spec.body, spec.more, spec.layout.event, spec.inode
 
@@ -135,8 +135,8 @@ def _definition(spec: ProbeSpec) -> tuple[object, ...]:
 def _paths(instance: Instance, spec: ProbeSpec) -> tuple[str, str]:
     """Return the path of a place in a file, and the one that the kernel is given instead of it.
 
-    The kernel opens a path again (kern_path() in kernel/trace/trace_uprobe.c), and by then it may name a file
-    in which the offset is in the middle of an instruction. So the kernel is given the descriptor of the file
+    The kernel opens a path again (kern_path() in kernel/trace/trace_uprobe.c). By then it may name a file in
+    which the offset is in the middle of an instruction. So the kernel is given the descriptor of the file
     that was parsed. Raises ProbeRefused.
     """
     if spec.file != "uprobe_events":

@@ -70,8 +70,9 @@ def delete_group(
     """Delete every event of a group but ``keep``. Return how many were deleted, and a sentence for each that
     remains. Raises RemovalStopped.
 
-    Linux 7.0 and later free a trigger some 0.1 s after its removal, and until then refuse to delete its event
-    (event_enable_trigger_parse() of kernel/trace/trace_events_trigger.c). So the deletion is tried again.
+    Linux 7.0 and later free a trigger about 0.1 s after its removal, and until then refuse to delete its
+    event (event_enable_trigger_parse() of kernel/trace/trace_events_trigger.c). So the deletion is tried
+    again.
     """
     events = [one.event for one in list_definitions(files) if one.group == group and one.event != keep]
     reasons: dict[str, str] = {}

@@ -88,7 +88,7 @@ FIXES = {
     "thread_group": "Use the field 'tid'; 'pid' is unknown on this kernel.",
     "btf": "Boot a kernel with CONFIG_DEBUG_INFO_BTF, or say 'returns: int' where a function returns that.",
 }
-"""What to do on a kernel without a feature."""
+"""The remedy on a kernel without a feature."""
 
 
 def kernel_checks(root: Path) -> list[Check]:
@@ -117,9 +117,9 @@ def kernel_checks(root: Path) -> list[Check]:
 def uretprobe_hazard(release: str, machine: str) -> str | None:
     """Return a clause if return probes may get programs killed on this kernel, by uname(2); else None.
 
-    Since 6.11 (ff474a78cef5) a function with a uretprobe returns through the system call uretprobe on x86-64,
-    and seccomp filters that do not know it refuse it or kill the program. 6.14 (cf6cb56ef244) hides it from
-    them, and so do 6.12.14 and 6.13.3. No file of the kernel shows this, so its version decides.
+    Since 6.11 (ff474a78cef5) a function with a uretprobe returns through the system call uretprobe on x86-64.
+    Seccomp filters that do not know it refuse it or kill the program. 6.14 (cf6cb56ef244) hides it from them,
+    and so do 6.12.14 and 6.13.3. No file of the kernel shows this, so its version decides.
     """
     found = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", release, re.ASCII)
     if found is None or machine != "x86_64":
@@ -203,7 +203,7 @@ def _functions(files: Tracefs) -> Check:
 def no_fprobes(kernel: KernelFiles) -> str | None:
     """Return a clause that says why no fprobe event should be defined on this kernel; None if one can be.
 
-    With ftrace off an fprobe would never fire, and could keep ftrace off permanently (see ``_fprobe``).
+    While ftrace is off, an fprobe would never fire, and could keep ftrace off permanently (see ``_fprobe``).
     """
     if not _has_fprobes(kernel.tracefs):
         return "this kernel has no fprobe events (CONFIG_FPROBE_EVENTS)"

@@ -17,7 +17,7 @@ TRUNCATED = re.compile(
 
 
 class Tracefs(Protocol):
-    """What the tracefs package needs of a mounted tracefs. Paths are relative to the mount.
+    """The operations that the tracefs package needs of a mounted tracefs. Paths are relative to the mount.
 
     Every method raises the kernel's OSError unchanged; the caller knows what an errno means for each file.
     """

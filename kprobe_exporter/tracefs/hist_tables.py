@@ -196,7 +196,7 @@ class HistTables:
     """The hist triggers of one probe on its event. Only they enable the event, and they do so softly.
 
     They see every hit that meets their own condition, regardless of the event's filter and the ring buffer.
-    Only the threads of set_event_notrace_pid are left out (trace_event_buffer_reserve(), kernel/trace/
+    Only the threads of set_event_notrace_pid are excluded (trace_event_buffer_reserve(), kernel/trace/
     trace_events.c). One thread may read while another attaches and detaches; they share no state.
     """
 
@@ -243,7 +243,7 @@ class HistTables:
 def share_name(event: str, spelled: Spelled | str = "") -> str:
     """Return a trigger's name for ``Instance.share``; a counter and a table may use the same trigger.
 
-    Without a trigger, return the beginning of the names of all hist triggers of the event.
+    If there is no trigger, return the beginning of the names of all hist triggers of the event.
     """
     return f"{event} {spelled}"
 

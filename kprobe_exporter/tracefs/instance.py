@@ -34,7 +34,7 @@ ATTEMPTS = 20
 """How often ``acquire`` tries while another process makes or removes the same instance."""
 
 MAX_THREADS_KIB = 256
-"""The buffer of a CPU for the events about threads, some 5,000, unless that of the probes is smaller."""
+"""The buffer of a CPU for the events about threads, about 5,000, unless that of the probes is smaller."""
 
 NOT_OWN = "common_pid != {tid} || common_flags & 16 || common_flags & 8 && !(common_flags & 64)"
 """Drops the events of one thread, but not those of interrupts over it (in_interrupt() of engine/walk.c)."""
@@ -168,8 +168,8 @@ class Instance:
         """Return the second instance, for events that the agent records about threads. Raises TracefsError.
 
         The kernel counts lost events by buffer. In a buffer of their own, lost events about threads are not
-        told as lost events of probes, and a flood of either loses none of the others. The instance stays
-        until ``close``. The reader of the first one also reads its ``pipes``, and closes them.
+        counted as lost events of probes. A flood of either loses none of the others. The instance stays until
+        ``close``. The reader of the first one also reads its ``pipes``, and closes them.
         """
         if self.threads is not None:
             return self.threads

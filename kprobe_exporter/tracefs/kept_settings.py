@@ -20,7 +20,7 @@ kernel refuses another tracer (EBUSY) as long as the agent reads."""
 
 
 class KeptSettings:
-    """What the files of one instance contained after the agent's last change. Not thread-safe."""
+    """The contents of one instance's files after the agent's last change. Not thread-safe."""
 
     def __init__(self, files: Tracefs, instance: str) -> None:
         self._files, self._instance = files, instance
@@ -76,7 +76,7 @@ def _negated(option: str) -> str:
 
 
 ALL_PASS = "0"
-"""What removes an event's filter (Documentation/trace/events.rst)."""
+"""The text that removes an event's filter (Documentation/trace/events.rst)."""
 
 LONGEST = 4000
 """Bytes of a filter; the kernel takes less than a page (event_filter_write, kernel/trace/trace_events.c)."""
@@ -92,7 +92,7 @@ def parse_filters(text: str) -> dict[str, str]:
 
 
 class SharedFilters:
-    """What the kernel has to let through of each tracepoint, by the probes that record it.
+    """The records that the kernel has to let through of each tracepoint, by the probes that record it.
 
     An event has one filter in an instance. So the kernel lets through what any of the probes needs, and the
     agent, which evaluates each probe's own filter, takes that apart. Not thread-safe.

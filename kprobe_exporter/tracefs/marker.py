@@ -1,4 +1,4 @@
-"""What an event of ``trace_marker`` tells: how long an event takes on this machine, and its thread's id."""
+"""The facts in an event of ``trace_marker``: how long an event takes on this machine, and its thread's id."""
 
 import os
 import re

@@ -20,7 +20,8 @@ from kprobe_exporter.tracefs.stack_tables import StackTrigger
 log = logging.getLogger(__name__)
 
 NO_FILTER = "none"
-"""What the file ``filter`` shows of an event without one (print_event_filter() of trace_events_filter.c)."""
+"""The text that the file ``filter`` shows of an event without one (print_event_filter() of
+trace_events_filter.c)."""
 
 STACK = "stacktrace"  # The trigger that records kernel stacks (kernel/trace/trace_events_trigger.c)
 
@@ -256,10 +257,10 @@ class Installed:
     def remove(self) -> bool:
         """Disable it and delete its definition. Return True if its name is free again.
 
-        Deleting a dynamic event clears the unread buffer of every instance in which it was ever enabled,
-        even softly: event_remove() marks the instance, dyn_event_release() resets the marked ones
-        (kernel/trace/trace_events.c, trace_dynevent.c). So while the instance is recording, a definition
-        that was ever enabled is retired instead, and then costs some 10 KB of kernel memory. So is one that
+        Deleting a dynamic event clears the unread buffer of every instance in which it was ever enabled, even
+        softly: event_remove() marks the instance, dyn_event_release() resets the marked ones
+        (kernel/trace/trace_events.c, trace_dynevent.c). So while the instance is recording, a definition that
+        was ever enabled is retired instead, and then costs about 10 KB of kernel memory. So is one that
         cannot be deleted now.
         """
         self.disable()

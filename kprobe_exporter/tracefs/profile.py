@@ -45,9 +45,9 @@ def profile_counts(files: Tracefs, group: str, definitions: str) -> dict[str, Co
     """Return hits and misses of our group's events of one of PROFILED, by event name. Raises OSError.
 
     The profile prints no group. If another program defines an event of the same name later, the lines are
-    told apart by position: profile and definitions list the same events in the same order. If they
-    differ, because an event was added or deleted between the two reads, events of that name are left out
-    of this result: a wrong count would never be corrected.
+    told apart by position: profile and definitions list the same events in the same order. If they differ,
+    because an event was added or deleted between the two reads, events of that name are omitted from this
+    result: a wrong count would never be corrected.
     """
     if definitions == "uprobe_events":
         uprobes = parse_uprobe_profile(_text(files, "uprobe_profile"))

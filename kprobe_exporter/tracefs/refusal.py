@@ -40,7 +40,7 @@ IN_FILE = MEANING | {
 """The meanings for a uprobe (kernel/events/uprobes.c). The kernel reports some only when it is enabled."""
 
 REPLACED = "was replaced at this moment: the new file is tried next"
-"""Of a program's path, which since planning has come to name another file."""
+"""The refusal of a program's path that has come to name another file since planning."""
 
 NON_UNIQUE = "The symbol is not unique"
 """NON_UNIQ_SYMBOL of kernel/trace/trace_probe.h; the errno is EADDRNOTAVAIL before 6.12, then EINVAL."""

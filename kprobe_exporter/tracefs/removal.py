@@ -1,10 +1,10 @@
 """Switches off all events of an instance one after the other, and reports the progress of a removal.
 
-Each time the kernel disarms a probe, frees a trigger or deletes a kprobe, it waits for its readers, 10 to
-70 ms, under the lock of all tracing. docs/operating.md has the figures. To remove an instance with everything
-on takes as long as one event after the other, but that call cannot be ended or watched, and no other tool can
-trace meanwhile. So `switch_off` handles one event at a time by the writes that wait least. Several threads
-are not faster, because of the lock.
+Each time the kernel disarms a probe, frees a trigger or deletes a kprobe, it waits for its readers. This
+takes 10 to 70 ms under the lock of all tracing. docs/operating.md has the figures. To remove an instance with
+everything on takes as long as one event after the other. But that call cannot be ended or watched, and no
+other tool can trace meanwhile. So `switch_off` handles one event at a time by the writes that wait least.
+Several threads are not faster, because of the lock.
 """
 
 import logging

@@ -23,8 +23,8 @@ class HostIds:
     """Asks the kernel for the ids of threads in the initial PID namespace, which events have.
 
     waitid(2) looks a thread up in the caller's namespace and writes its host's id to sched:sched_process_wait
-    (do_wait() of kernel/exit.c), before it finds that the thread is not its child (ECHILD). Nothing happens
-    to the thread. Costs two system calls a thread. ``instance`` must record nothing else.
+    (do_wait() of kernel/exit.c). Only then it finds that the thread is not its child (ECHILD). Nothing
+    happens to the thread. Costs two system calls a thread. ``instance`` must record nothing else.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -52,16 +52,16 @@ class HostIds:
 TASKS = Path("/proc/self/task")
 
 FOLLOWED = "set_ftrace_notrace_pid"
-"""The threads that the function tracer leaves out. With ``function-fork`` the kernel adds the threads that
-they start and removes those that end (ftrace_pid_follow_sched_process_fork, kernel/trace/ftrace.c). The list
-has the ids of the initial PID namespace, and does not affect events."""
+"""The threads that the function tracer excludes. If ``function-fork`` is set, the kernel adds the threads
+that they start and removes those that end (ftrace_pid_follow_sched_process_fork, kernel/trace/ftrace.c). The
+list has the ids of the initial PID namespace, and does not affect events."""
 
 
 class OwnThreads:
     """Returns the ids of this process's threads, at each call: of those alive, and of those at the last call.
 
     A thread that has ended may have left events that were not read yet. ``tid`` is the calling thread's id in
-    the kernel's events. In a PID namespace of its own the process knows only other ids, so there the kernel
+    the kernel's events. In a PID namespace of its own, the process knows only other ids. So there the kernel
     keeps the list, which costs a few ns a context switch. Raises OSError if it cannot. Not thread-safe.
     """
 

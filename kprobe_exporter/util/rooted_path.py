@@ -59,7 +59,8 @@ def status(path: str) -> os.stat_result:
 
 
 def itself(descriptor: int) -> str:
-    """Return a path that names an open file itself, whatever the path by which it was opened names now."""
+    """Return a path that names an open file itself, even if the path by which it was opened names another one
+    now."""
     return f"/proc/self/fd/{descriptor}"
 
 
@@ -176,7 +177,7 @@ class ProbedFiles:
 
     Their file systems may hang: ``ask`` asks about them in another thread.
 
-    What was parsed is then what is probed: the kernel is given the descriptor, not the path, which may name
+    So the parsed file is the probed one: the kernel is given the descriptor, not the path, which may name
     another file by the time at which the kernel looks. Each path is opened once, until ``close``. ``parsed``
     has what the parser found, by device and inode: see ``elf.reader.opened``. ``libraries`` has the paths of
     libraries that were named by their sonames.

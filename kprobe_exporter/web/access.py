@@ -19,7 +19,7 @@ from kprobe_exporter.web.messages import App, Request, Response, answered, line
 from kprobe_exporter.web.passwords import Passwords
 
 MAX_BUCKETS = 1024
-"""Networks whose rate of requests is known. Of more, those that asked longest ago are forgotten."""
+"""Networks whose rate of requests is known. Beyond that, those that asked longest ago are forgotten."""
 
 NOT_ALLOWED = "the host name that you ask for is not one of --web.allowed-hosts"
 
@@ -49,9 +49,9 @@ class Access:
     """Passes requests on to ``app``, within limits and as the web configuration in ``settings`` asks.
 
     ``allowed_hosts`` are host names; empty, every name is allowed. A web page of another site can reach the
-    agent through a browser by letting the site's own name resolve to the agent's address (DNS rebinding); an
-    address in place of a name cannot, so addresses and localhost are always allowed. Raises UsageError for
-    what is no name of a host.
+    agent through a browser, if the site's own name resolves to the agent's address (DNS rebinding); an
+    address in place of a name cannot, so addresses and localhost are always allowed. Raises UsageError for a
+    text that is not a name of a host.
     """
 
     def __init__(self, app: App, settings: Callable[[], WebSettings], allowed_hosts: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Where clients come from, and which of their networks were answered lately."""
+"""The networks of clients, and which of them were answered lately."""
 
 import ipaddress
 from collections import Counter

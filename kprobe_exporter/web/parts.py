@@ -1,4 +1,5 @@
-"""What the HTML pages share: frame, style, script, security policy, and how numbers and names are shown."""
+"""The parts that the HTML pages share: frame, style, script, security policy, and how numbers and names are
+shown."""
 
 import re
 from html import escape

@@ -27,7 +27,7 @@ class _Waiting(NamedTuple):
 
     requests: list[tuple[Request, bool]]
     networks: list[Network]
-    """Where they come from: it is the rendering's turn when it is that of one of them."""
+    """The networks that they come from: it is the rendering's turn when it is that of one of them."""
     forms: asyncio.Task[Mapping[bool, Response]]
 
 
@@ -66,7 +66,7 @@ class Workers:
     ) -> Response:
         """Answer with what ``render`` returns, called once for all requests with this ``key`` that wait.
 
-        A request that waits for a thread is joined by the requests for the same that come meanwhile, so each
+        A request that waits for a thread is joined by the requests for the same that come meanwhile. So each
         rendering starts after all its requests have arrived. It is compressed once, if one of them accepts
         that. None is kept for later requests: a client that reads twice sees what happened in between, and
         the memory does not grow with the number of keys. If all clients have given up by then, as Prometheus
@@ -115,7 +115,7 @@ def _gone() -> HttpError:
 
 
 class Unsent:
-    """What clients have not taken yet. Above ``limit`` bytes the slowest clients are dropped."""
+    """The bytes that clients have not taken yet. Above ``limit`` bytes the slowest clients are dropped."""
 
     def __init__(self, limit: int = MAX_UNSENT) -> None:
         self._limit = limit

@@ -18,7 +18,7 @@ MOST_WAITING = 4
 """Requests for some seconds at the same time; each holds two profiles."""
 
 MAX_WAITING_OF_WIDE = 2
-"""Of these, those of one wide network, so that one client does not take all places."""
+"""The most of these from one wide network, so that one client does not take all places."""
 
 DISABLED = "stacks are not served: the agent runs with --web.disable-stacks"
 

@@ -21,16 +21,16 @@ _MEANING = {
     "Hits/s": "Firings a second, and their course in the last five minutes",
     "Hits": "Firings, before the filter",
     "Misses": "Firings that the kernel missed",
-    "Events": "What came of them one by one, or was added up in the kernel",
+    "Events": "Those that arrived one by one, or were added up in the kernel",
     "Lost": "Events that did not come, at most: see below",
 }
 
 _NOTE = (
-    "<b>Lost</b> A hit is no event where it is the agent's own, still on its way, kept out by a filter, or"
+    "<b>Lost</b> A hit is not an event if it is the agent's own, still on its way, kept out by a filter, or"
     " lost. The probes share the ring buffers, which do not say whose events they lost: ≤ is the most that a"
     f" probe can have lost, {NONE} is where it makes no events, or where it is unknown. An <b>unpaired</b>"
-    " event is one of a call or a pair without the other one. It is normal where a thread was in the call at"
-    " the start, or exits in it, and where a pair begins anew before it ends."
+    " event is one of a call or a pair without the other one. It is normal if a thread was in the call at"
+    " the start or exits in it. So it is if a pair begins anew before it ends."
 )
 
 

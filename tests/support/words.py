@@ -53,9 +53,8 @@ def _documents(text: str) -> Iterator[str]:
 def _modules(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.JoinedStr):
-            yield _plain(
-                "".join(str(part.value) if isinstance(part, ast.Constant) else "N" for part in node.values)
-            )
+            text = "".join(str(it.value) if isinstance(it, ast.Constant) else "N" for it in node.values)
+            yield from [] if text.startswith("<svg") else [_plain(text)]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 3:
             paragraphs = re.split(r"\n\s*\n|\n(?=\s*[-*] )", cleandoc(node.value))
             yield from (_plain(text) for text in paragraphs if _is_prose(text))

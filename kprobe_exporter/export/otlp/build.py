@@ -108,7 +108,7 @@ class Description:
     def attributes(self, emission: Emission) -> tuple[dict[str, Attribute], str | None]:
         """All attributes of a record, and its error by name or number, None if it has none.
 
-        Unreadable and unknown values are left out.
+        Unreadable and unknown values are omitted.
         """
         record = emission.record
         found = self._always.copy()

@@ -20,14 +20,14 @@ class _Sample(NamedTuple):
 class WallClock:
     """Converts nanoseconds of the records' clock to nanoseconds since 1970 (UTC by the system's clock).
 
-    The offset between the two clocks changes when the system's clock is set or slewed, and when the machine
-    is suspended, because CLOCK_MONOTONIC stands still then (kernel/time/timekeeping.c). The clocks are
+    The offset between the two clocks changes when the system's clock is set or slewed. It also changes when
+    the machine is suspended, because CLOCK_MONOTONIC stops then (kernel/time/timekeeping.c). The clocks are
     therefore sampled once a second while they are in use, and the samples of at least the last ten minutes
     are kept. A timestamp gets the offset of the nearest sample. Call ``refresh`` when events are read, so
     that events that wait in a queue still get the offset of their own time. Within half a second of a sudden
     change, the offset from the wrong side of it may be used.
 
-    ``records`` reads the records' clock, ``wall`` the system's. Any thread may call the methods. There is no
+    ``records`` reads the records' clock, ``wall`` the system's. Any thread may call the methods. It needs no
     lock: the samples are replaced as a whole, so at worst one is lost.
     """
 

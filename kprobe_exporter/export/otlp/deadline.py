@@ -1,6 +1,6 @@
 """One deadline for a whole HTTP request: the name's resolution, the handshake, each byte of the answer.
 
-The time-out of requests is one of each operation of a socket, so a collector that sends a byte now and then
+The time-out of requests applies to each operation of a socket. So a collector that sends a byte now and then
 would hold a request for ever.
 """
 
@@ -55,9 +55,9 @@ class Connections(HTTPAdapter):
 class Deadline:
     """Runs one request at a time, in a thread of its own, which is given up when the time is over.
 
-    The thread stays for later requests: the agent knows its threads by looking ten times a second, and must
-    not take what a short-lived one does for the activity of another program. ``is_over`` is True from the end
-    of the time until the next request. Only one thread may call ``run``; any may call ``close``.
+    The thread stays for later requests: the agent looks for its threads ten times a second. It must not take
+    the activity of a short-lived one for that of another program. ``is_over`` is True from the end of the
+    time until the next request. Only one thread may call ``run``; any may call ``close``.
     """
 
     def __init__(self, shut_down: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """Encodes spans and log records as OTLP's protobuf, a few times faster than by messages of the SDK.
 
 The messages are those of opentelemetry/proto/trace/v1/trace.proto and logs/v1/logs.proto. Fields whose value
-is the default may be left out. A test compares what is written here with the SDK's encoders.
+is the default may be omitted. A test compares the result with the SDK's encoders.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

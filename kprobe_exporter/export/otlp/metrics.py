@@ -26,7 +26,7 @@ UNITS = {"seconds": "s", "bytes": "By"}
 CUMULATIVE = sdk.AggregationTemporality.CUMULATIVE
 
 ABSENT: Any = None
-"""The value of an SDK field that OTLP can leave out."""
+"""The value of an SDK field that OTLP can omit."""
 
 INT64 = range(-(1 << 63), 1 << 63)
 

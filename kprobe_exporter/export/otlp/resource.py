@@ -20,7 +20,7 @@ def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | 
     """The resource of all signals. OTEL_SERVICE_NAME overrides OTEL_RESOURCE_ATTRIBUTES, and these ours.
 
     In Kubernetes the node is the host, because the host name that a pod sees is the pod's. Invalid entries in
-    the environment are left out, with a warning.
+    the environment are omitted, with a warning.
     """
     system = os.uname() if system is None else system
     node = next((environ[name].strip() for name in NODE_NAMES if environ.get(name, "").strip()), None)
@@ -52,7 +52,7 @@ def _listed(text: str) -> dict[str, str]:
         if equals and key.strip():
             found[unquote(key.strip())] = unquote(value.strip())
         elif part.strip():  # which may be a part of a secret
-            log.warning("entry %d of OTEL_RESOURCE_ATTRIBUTES is no KEY=VALUE: it is left out", number)
+            log.warning("entry %d of OTEL_RESOURCE_ATTRIBUTES is not a KEY=VALUE: it is ignored", number)
     return found
 
 

@@ -78,8 +78,8 @@ class Retries:
         without an answer, empty requests are sent until the collector answers one, even with an error.
 
         Each attempt takes at most ``timeout`` seconds. The request is given up after an attempt that fails
-        when it is older than ``retry``. With a ``retry`` of 0, all attempts and the pauses between them take
-        at most ``timeout``, and a requested pause that does not fit delays the next request: see ``pause``.
+        when it is older than ``retry``. If ``retry`` is 0, all attempts and the pauses between them take at
+        most ``timeout``. Then a requested pause that does not fit delays the next request: see ``pause``.
         """
         begun = self._clock()
         deadline = float("inf") if self._retry else begun + timeout

@@ -1,4 +1,4 @@
-"""Settings of the OTLP export, with the environment for what they leave out, and the secrets in both."""
+"""Settings of the OTLP export, with the environment for missing ones, and the secrets in both."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ DEFAULT_TIMEOUT = 10.0
 """Seconds, the specification's."""
 
 SHORTEST = 4
-"""Characters; what is shorter is no secret, and would tear other words apart."""
+"""Characters; a shorter text is not a secret, and its removal would tear other words apart."""
 
 REMOVED = "***"
 
@@ -98,7 +98,7 @@ def check(signal: Signal, settings: OtlpSettings) -> Protocol:
         name, equals, _ = entry.partition("=")
         if entry.strip() and not (equals and name.strip()):
             where = _name_of(signal, "HEADERS")
-            log.warning("entry %d of %s is no NAME=VALUE: it is left out", number, where)
+            log.warning("entry %d of %s is not a NAME=VALUE: it is ignored", number, where)
     for name, file in files_of(signal, settings).items():
         if file and "-----BEGIN" in file:
             raise StartError(f"otlp.{name} is PEM itself: write it to a file, and give the file's path.")

@@ -69,8 +69,8 @@ class Transport:
     def export(self, items: Sequence[Any]) -> int:
         """Send all items; return how many of them the collector accepted.
 
-        If no request can be made of the items, because one cannot be encoded or because together they are too
-        large, they are sent in halves.
+        The items are sent in halves if they cannot be one request: one cannot be encoded, or together they
+        are too large.
         """
         request = self._encoded(items)
         if request is None and len(items) > 1:
@@ -133,8 +133,8 @@ def connect(
 ) -> Transport:
     """Create the transport of one signal. Imports only the protocol that is in use.
 
-    Nothing is sent, so a collector that does not run yet is no error. Raises StartError for settings that can
-    never work.
+    Nothing is sent, so a collector that does not run yet is not an error. Raises StartError for settings that
+    can never work.
     """
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)

@@ -1,7 +1,8 @@
 """A flame graph as one SVG: the stacks of a profile, each function above what it calls, as wide as it weighs.
 
-It needs no script to be read: a browser's search finds names, and a pointer shows numbers. With script a
-click or Enter enlarges a frame, Escape shows all again, and a search marks frames and adds up their share.
+It needs no script to be read: a browser's search finds names, and a pointer shows numbers. Its script
+enlarges a frame at a click or Enter, Escape shows all again, and a search marks frames and adds up their
+share.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ CONTENT_TYPE = "image/svg+xml"
 ROW, HEAD = 18, 60
 
 NARROWEST = 0.0005
-"""The share below which a frame is left out, as it would be narrower than a pixel."""
+"""The share below which a frame is omitted, because it would be narrower than a pixel."""
 
 MOST_ROWS = 128
 
@@ -91,7 +92,7 @@ CONTENT_SECURITY_POLICY = (
     f"default-src 'none'; style-src {source_hash(_STYLE)}; script-src {source_hash(_SCRIPT)};"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""A browser runs nothing but the script above, whatever the names of functions are."""
+"""A browser runs only the script above, however functions are named."""
 
 
 @dataclass(slots=True)

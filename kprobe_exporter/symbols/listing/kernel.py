@@ -91,7 +91,7 @@ class KernelPlaces:
         except ProbeRefused as error:
             if events:
                 if not (query.is_exact or query.owner or (self._has_kprobes and self._places)):
-                    self._notes.append(f"functions are left out: {error}")
+                    self._notes.append(f"functions are omitted: {error}")
                 return events
             if not self._has_kprobes or not self._places:
                 raise
@@ -186,7 +186,8 @@ class KernelPlaces:
 
     @cached_property
     def _events(self) -> list[str]:
-        """``SYSTEM:EVENT`` of the kernel's own events. Events of tools and agents come and go: left out."""
+        """``SYSTEM:EVENT`` of the kernel's own events. Events of tools and agents come and go: they are
+        omitted."""
         lines = attempt(lambda: self._files.read(EVENTS).decode("ascii", "replace").split()) or []
         made = attempt(lambda: {f"{one.group}:{one.event}" for one in list_definitions(self._files)}) or set()
         return [line for line in lines if ":" in line and line not in made]

@@ -94,7 +94,7 @@ def no_syscall(query: Query, calls: Collection[str]) -> ProbeRefused:
 
 
 def no_owner(query: Query, events: Collection[str], modules: Collection[str]) -> ProbeRefused:
-    """Return the error for an owner that is no loaded module and has no such tracepoint."""
+    """Return the error for an owner that is not a loaded module and has no such tracepoint."""
     systems = _systems(events)
     if query.owner in systems:
         return no_tracepoint(query, events)
@@ -109,7 +109,7 @@ def no_owner(query: Query, events: Collection[str], modules: Collection[str]) ->
 def neither(
     query: Query, events: Collection[str], functions: Iterable[str], error: ProbeRefused
 ) -> ProbeRefused:
-    """Return the error for a name that is no tracepoint, and as a function is refused with ``error``."""
+    """Return the error for a name that is not a tracepoint, and as a function is refused with ``error``."""
     if query.is_exact:
         names = {event.partition(":")[2]: event for event in events}
         if near := get_close_matches(query.name, names, n=1, cutoff=LIKELY):
@@ -141,9 +141,9 @@ def file_places(query: Query, files: ProbedFiles) -> Iterable[str]:
     """Return the attach strings of the matching functions of a file, sorted; there may be a million.
 
     The file is ``query.owner``, a path or a library's soname, and stays open in ``files``. An offset in it
-    stands for the function there. Functions of C++ and Rust have the names that people write; a pattern
-    is of these or of the symbols. Names that no attach string can hold are left out. Raises GrammarError if
-    the file cannot be probed, and ProbeRefused, with a sentence, if no function matches or can be probed.
+    stands for the function there. Functions of C++ and Rust have the names that people write; a pattern is of
+    these or of the symbols. Names that no attach string can hold are omitted. Raises GrammarError if the file
+    cannot be probed, and ProbeRefused, with a sentence, if no function matches or can be probed.
     """
     kind = query.kind or Kind.UPROBE
     path = _absolute(query.owner)
@@ -172,7 +172,7 @@ def file_places(query: Query, files: ProbedFiles) -> Iterable[str]:
 def _at(kind: Kind, path: str, offset: int, files: ProbedFiles) -> Target:
     """Return the place at an ``offset`` of a file by the name of the function that has it.
 
-    Where no attach string can hold the name, or where it is that of several functions, the offset stays.
+    If no attach string can hold the name, or if it is that of several functions, the offset stays.
     """
     if kind is not Kind.UPROBE:
         raise refusal(f"only a uprobe sits at an offset in a file: write uprobe:{path}:{offset:#x}")

@@ -43,8 +43,8 @@ _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 SHORTEST_INTERVAL = 1e-6
-"""Seconds; more requests than these never come. A plain number is in nanoseconds, so `1`, which remains of
-`1s` in a file that was cut short, is no limit either."""
+"""Seconds; more requests than these never come. A plain number is in nanoseconds. So `1`, which remains of
+`1s` in a file that was cut short, does not count as a limit either."""
 
 HTTP2 = "http2 is not spoken here: clients that offer it settle on HTTP/1.1 by themselves"
 

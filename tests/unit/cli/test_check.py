@@ -43,7 +43,7 @@ def test_a_warning_changes_nothing(tmp_path: Path) -> None:
     assert result.stdout == f"{file}: ok\n1 probe, 0 metrics\n"
     path = "probes[0].definition"
     assert result.stderr.splitlines() == [
-        f"{file}:2:17: {path}: warning: the group 'other' is left out: the agent has its own",
+        f"{file}:2:17: {path}: warning: the group 'other' is ignored: the agent has its own",
         f"{file}:2:46: {path}: warning: a2 is the spelling of before Linux 2.6.33, read as $arg3",
     ]
 

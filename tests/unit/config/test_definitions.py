@@ -130,11 +130,11 @@ def test_names_are_unique(problems: Problems, line: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("definition: 'p:¦grp/x f'", "the group 'grp' is left out: the agent has its own"),
+        ("definition: 'p:¦grp/x f'", "the group 'grp' is ignored: the agent has its own"),
         ("definition: 'p:x f y=¦a1'", "a1 is the spelling of before Linux 2.6.33, read as $arg2"),
         ("definition: 'r:x f y=¦rv'", "rv is the spelling of before Linux 2.6.33, read as $retval"),
         ("definition: 'p:x f +8(¦sa)'", "sa is the spelling of before Linux 2.6.33, read as $stack"),
-        ("definition: 'r:x f ¦ra'", "ra is left out, each return shows its caller"),
+        ("definition: 'r:x f ¦ra'", "ra is ignored, each return shows its caller"),
         ("definition: 'e:x a.b y=¦$f:u8'", "$f is read by the event's own type, and not as u8"),
     ],
 )

@@ -166,7 +166,7 @@ def test_warnings() -> None:
     assert parse_definition("p vfs_read x=$arg1").warnings == ()
     first, second = parse_definition("r:e do_sys_open rv ra").warnings
     assert "read as $retval" in first
-    assert "ra is left out" in second
+    assert "ra is ignored" in second
 
 
 def test_limits() -> None:

@@ -112,7 +112,7 @@ def test_a_flood_of_messages_that_all_differ(log: Log) -> None:
     log.say("another place", line=2)
     assert log.lines() == ["another place"]
     log.wait()
-    assert log.lines() == [f"{10_000 - len(shown)} more messages like this one were left out: bad name 9999"]
+    assert log.lines() == [f"{10_000 - len(shown)} more messages like this one were omitted: bad name 9999"]
     log.now += BURST / RATE
     log.say("bad name again")
     assert log.lines() == ["bad name again"]

@@ -56,8 +56,8 @@ def test_what_it_has_wrong_is_left_out(caplog: pytest.LogCaptureFixture) -> None
     assert found["c"] == "d"
     assert not {"a", ""} & found.keys()
     assert [record.getMessage() for record in caplog.records] == [
-        "entry 1 of OTEL_RESOURCE_ATTRIBUTES is no KEY=VALUE: it is left out",
-        "entry 2 of OTEL_RESOURCE_ATTRIBUTES is no KEY=VALUE: it is left out",
+        "entry 1 of OTEL_RESOURCE_ATTRIBUTES is not a KEY=VALUE: it is ignored",
+        "entry 2 of OTEL_RESOURCE_ATTRIBUTES is not a KEY=VALUE: it is ignored",
     ]
 
 

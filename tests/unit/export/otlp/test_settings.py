@@ -129,8 +129,8 @@ def test_the_entry_of_a_list_that_is_wrong_is_named_by_its_number(
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"a=b,,{SECRET}")
     send(OtlpSettings(HERE, timeout=0.1))
     messages = told()
-    assert "entry 2 of OTEL_EXPORTER_OTLP_TRACES_HEADERS is no NAME=VALUE: it is left out" in messages
-    assert "entry 3 of OTEL_RESOURCE_ATTRIBUTES is no KEY=VALUE: it is left out" in messages
+    assert "entry 2 of OTEL_EXPORTER_OTLP_TRACES_HEADERS is not a NAME=VALUE: it is ignored" in messages
+    assert "entry 3 of OTEL_RESOURCE_ATTRIBUTES is not a KEY=VALUE: it is ignored" in messages
 
 
 def test_what_a_collector_says_is_shown_without_the_token(told: Told) -> None:

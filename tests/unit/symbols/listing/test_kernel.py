@@ -159,7 +159,7 @@ def test_without_kprobes_there_are_tracepoints(kernel: Make) -> None:
     places = kernel(without=("tracing/kprobe_events",))
     assert {place.kind.value for place in places.find(parse_query("*")).places} == {"tracepoint"}
     assert (
-        "functions are left out: this kernel was built without CONFIG_KPROBE_EVENTS"
+        "functions are omitted: this kernel was built without CONFIG_KPROBE_EVENTS"
         in places.find(parse_query("*")).notes[0]
     )
     for glob in ("kprobe:vfs_*", "vfs_read"):
