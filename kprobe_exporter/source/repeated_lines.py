@@ -18,7 +18,7 @@ class _Apart(NamedTuple):
 class RepeatedLines:
     """The lines whose text was read before: they are counted, and become ``Batch.repeated``.
 
-    This is for layouts with a recipe, whose records nothing else needs, unless it keeps the last value, which
+    This is for layouts with a recipe, whose records nothing else needs, unless it keeps one value, which
     depends on the order, or uses the process. Where lines hardly repeat, it is switched off. Not thread-safe.
     """
 
@@ -33,7 +33,7 @@ class RepeatedLines:
         apart = {}
         for key, layout in walks.items():
             recipe = recipes.get(layout.layout_id)
-            if recipe is None or any(group.last or group.cgroups for group in recipe.groups):
+            if recipe is None or any(group.last or group.largest or group.cgroups for group in recipe.groups):
                 continue
             wheres = (recipe.residual_filter, *(group.where for group in recipe.groups), *layout.computed)
             used = {name for where in wheres if where is not None for name in where.fields}

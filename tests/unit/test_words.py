@@ -30,6 +30,7 @@ kprobe_exporter/aggregate/attached_layout.py
 kprobe_exporter/aggregate/interpret.py
 kprobe_exporter/aggregate/matching.py
 kprobe_exporter/aggregate/self_metrics.py
+kprobe_exporter/aggregate/worst.py
 kprobe_exporter/btf/__init__.py
 kprobe_exporter/cli/__init__.py
 kprobe_exporter/cli/check.py
