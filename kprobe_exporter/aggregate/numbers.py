@@ -13,7 +13,7 @@ from kprobe_exporter.aggregate.recipes import NANOSECONDS, whole_scale
 from kprobe_exporter.aggregate.series import UNKNOWN, CellCache, Series, SeriesLimits
 from kprobe_exporter.aggregate.worst import WorstValues
 from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Tally
-from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, LabelValues, Spread, Worst
+from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, LabelValues, Spread, WorstEvent
 from kprobe_exporter.model.specs import MetricSpec, ProbeMetrics
 
 Take = Callable[[Tally], None]
@@ -95,7 +95,7 @@ class HistogramCell:
         native = self.native.value() if self.native is not None else None
         return HistogramValue(self.bounds, tuple(self.counts), self.sum, dict(self.exemplars), native)
 
-    def value_with(self, worst: Worst | None) -> HistogramValue:
+    def value_with(self, worst: WorstEvent | None) -> HistogramValue:
         """Return the value with its largest observation as an exemplar.
 
         An exported call that took as long stays the exemplar of its bucket, because it leads to its trace.
@@ -258,7 +258,7 @@ class Numbers(NamedTuple):
     decode_failures: dict[str, int]
     buffer_bytes: int
     lost_of: Mapping[LabelValues, float] = {}
-    worst: Mapping[str, Worst] = {}
+    worst: Mapping[str, WorstEvent] = {}
 
 
 def spreads(
@@ -285,7 +285,7 @@ def built_in(
     hits: Mapping[str, int],
     misses: Mapping[str, int],
     errno_name: Callable[[int], str | None],
-    worst: Mapping[str, Worst],
+    worst: Mapping[str, WorstEvent],
 ) -> Iterator[Family]:
     """Yield the metrics that every probe has without any configuration."""
 
@@ -343,7 +343,7 @@ def built_in(
             yield made(family, largest, "by")
 
 
-def _worst_of(value: str, probe: ProbeNumbers, worst: Mapping[str, Worst]) -> Worst | None:
+def _worst_of(value: str, probe: ProbeNumbers, worst: Mapping[str, WorstEvent]) -> WorstEvent | None:
     """Return a probe's largest value if it is one of its built-in histogram of ``value``."""
     spec = probe.metrics.worst
     return worst.get(probe.metrics.probe) if spec is not None and spec.value == value else None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from kprobe_exporter.aggregate.recipes import whole_scale
 from kprobe_exporter.aggregate.series import UNKNOWN, decoded
 from kprobe_exporter.model.aggregation import RawKey, Tally
-from kprobe_exporter.model.snapshot import Worst
+from kprobe_exporter.model.snapshot import WorstEvent
 from kprobe_exporter.model.specs import WorstSpec
 
 PARTS = 128
@@ -36,7 +36,7 @@ class _Kept:
     """When it was read, by the monotonic clock."""
     last: float
     """When the last value was read for which it stands."""
-    shown: Worst
+    shown: WorstEvent
 
 
 class WorstValues:
@@ -70,12 +70,12 @@ class WorstValues:
             if self._kept and now - self._kept[-1].began < spec.window / PARTS:
                 self._kept[-1].last = now
                 return
-            shown = Worst(tally.sum * scale, _texts(spec, tally.key), time.time())
+            shown = WorstEvent(tally.sum * scale, _texts(spec, tally.key), time.time())
             self._kept.append(_Kept(tally.sum, tally.time, now, now, shown))
 
         return add
 
-    def largest(self) -> Worst | None:
+    def largest(self) -> WorstEvent | None:
         """Return the largest value that counts now, None without one."""
         self._expire(self._clock())
         return self._kept[0].shown if self._kept else None

@@ -47,7 +47,7 @@ def exemplar_of_span(trace: int, span: int, value: float, time: float) -> Exempl
     return Exemplar((("span_id", f"{span:016x}"), ("trace_id", f"{trace:032x}")), value, time)
 
 
-class Worst(NamedTuple):
+class WorstEvent(NamedTuple):
     """The largest value of a probe: in seconds if it is a time, with labels of its event.
 
     ``time`` is the Unix time at which the event was read.
@@ -183,7 +183,7 @@ class ProbeStatus:
     stacks: bool = False
     returns: bool = False
     heat: tuple[HeatMap, ...] = ()
-    worst: Worst | None = None
+    worst: WorstEvent | None = None
     worst_of: str = ""
     worst_window: float = 0.0
 

@@ -13,7 +13,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import WORST, RawKey, Tally
 from kprobe_exporter.model.records import Batch, Layout, Record
-from kprobe_exporter.model.snapshot import MAX_EXEMPLAR, HistogramValue, Worst
+from kprobe_exporter.model.snapshot import MAX_EXEMPLAR, HistogramValue, WorstEvent
 from kprobe_exporter.model.specs import LabelSpec, ProbeMetrics, WorstSpec
 from kprobe_exporter.model.values import Arg
 from tests.support.aggregated import families
@@ -47,7 +47,7 @@ def aggregator(spec: WorstSpec, clock: Clock | None = None) -> Aggregator:
     return made
 
 
-def value_of(worst: Worst | None) -> float | None:
+def value_of(worst: WorstEvent | None) -> float | None:
     return None if worst is None else worst.value
 
 
@@ -159,7 +159,7 @@ def test_exemplar_of_other_fields_is_not_shown() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "file", "x" * 60]), st.text(max_size=200)), max_size=4))
 def test_exemplar_labels_are_cut(labels: list[tuple[str, str]]) -> None:
-    exemplar = Worst(1.0, tuple(labels), 2.0).exemplar
+    exemplar = WorstEvent(1.0, tuple(labels), 2.0).exemplar
     assert sum(len(name) + len(text) for name, text in exemplar.labels) <= MAX_EXEMPLAR
     for (name, text), (before, whole) in zip(exemplar.labels, labels, strict=False):
         assert name == before

@@ -12,7 +12,7 @@ from kprobe_exporter.model.snapshot import (
     LabelValues,
     ProbeStatus,
     Snapshot,
-    Worst,
+    WorstEvent,
 )
 from kprobe_exporter.web.probe_page import render_probe, unknown
 from kprobe_exporter.web.status import render_status
@@ -65,7 +65,7 @@ def test_links_to_its_stacks() -> None:
 def test_largest_value_with_its_labels() -> None:
     """Names of files and threads are any bytes that a user chose."""
     family = Family("kprobe_worst_seconds", "gauge", "", ("probe", "by"), {("open", "duration"): 1.5})
-    worst = Worst(1.5, (("comm", "<b>&"), ("file", HOSTILE)), 1_700_000_000.25)
+    worst = WorstEvent(1.5, (("comm", "<b>&"), ("file", HOSTILE)), 1_700_000_000.25)
     probe = replace(PROBE, worst=worst, worst_of="duration", worst_window=120.0)
     shown = page(family, probe=probe)
     assert "<h3>Largest <code>duration</code></h3>" in shown
