@@ -28,7 +28,7 @@ from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import RecordChoice, Where
 from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Emission, Record
-from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot
+from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot, exemplar_of_span
 from kprobe_exporter.model.specs import LabelSpec
 from kprobe_exporter.plan.metric import export_condition
 from kprobe_exporter.probing.attach import Attached
@@ -256,7 +256,7 @@ class OtlpExport:
             if span and place is not None:
                 took = record[place]
                 end = self._clock.unix_ns(record[TIME]) + took
-                self._exemplify(probe, Exemplar(trace, span, took / 1e9, end / 1e9))
+                self._exemplify(probe, exemplar_of_span(trace, span, took / 1e9, end / 1e9))
 
     def _drop(self, signal: Signal, number: int) -> None:
         self._limited[signal] += number

@@ -130,6 +130,9 @@ class ProbeState:
             heat=heat,
             stacks=self.plan.probe.stacks is not None,
             metrics=tuple(metric.name for metric in self.plan.probe.metrics),
+            worst=numbers.worst.get(self.name),
+            worst_of=self.plan.metrics.worst.value if self.plan.metrics.worst else "",
+            worst_window=self.plan.metrics.worst.window if self.plan.metrics.worst else 0.0,
         )
 
     def fail(self, reason: str, *, unexpected: bool = True) -> None:

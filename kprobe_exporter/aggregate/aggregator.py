@@ -29,7 +29,8 @@ from kprobe_exporter.aggregate.numbers import (
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
-from kprobe_exporter.model.aggregation import Refused, Tally, Where
+from kprobe_exporter.aggregate.worst import WorstValues
+from kprobe_exporter.model.aggregation import WORST, Refused, Tally, Where
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Layout, Record
 from kprobe_exporter.model.snapshot import Exemplar, KernelCounts, Spread
@@ -89,6 +90,11 @@ class Aggregator:
                 probe.returned = HistogramCell(metrics.return_buckets, metrics.native)
             if not probe.durations.is_like(metrics.duration_buckets, metrics.native):
                 probe.durations = HistogramCell(metrics.duration_buckets, metrics.native)
+            before = probe.worst
+            if metrics.worst is None:
+                probe.worst = None
+            elif before is None or not before.is_like(metrics.worst):
+                probe.worst = WorstValues(metrics.worst, self._limits.clock)
             for spec in metrics.metrics:
                 if spec.name not in self._metrics:
                     self._metrics[spec.name] = MetricNumbers(spec, self._limits, self._failures)
@@ -138,6 +144,10 @@ class Aggregator:
                 take = selected(spec, take, layout.unsigned, self._failures, unreadable)
                 take = for_layout(take, spec, layout, tables)
                 takes[number] = named(take, spec, self._programs, self._lock)
+            if probe.worst is not None and probe.metrics.worst is not None:
+                of_worst = probe.metrics.worst.as_metric
+                take = for_layout(probe.worst.take(probe.metrics.worst), of_worst, layout)
+                takes[WORST] = named(take, of_worst, self._programs, self._lock)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup, self._fact)
             deltas = HistDeltas(layout, probe.metrics, tables)
             here = AttachedLayout(layout.probe, sums, takes, deltas, residual_filter is not None, joined)
@@ -337,9 +347,11 @@ class Aggregator:
             self._limits.expire(metric.series for metric in self._metrics.values())
             hits, events, lost, overflows = self.ledger()
             misses = {name: p.misses.total for name, p in self._probes.items() if p.kernel_misses}
+            kept = {name: p.worst.largest() for name, p in self._probes.items() if p.worst is not None}
+            worst = {name: one for name, one in kept.items() if one is not None}
             return Numbers(
                 families=(
-                    *built_in(self._namespace, self._probes, hits, misses, self._errno_name),
+                    *built_in(self._namespace, self._probes, hits, misses, self._errno_name, worst),
                     *(metric.family() for metric in self._metrics.values()),
                 ),
                 hits=hits,
@@ -354,6 +366,7 @@ class Aggregator:
                 },
                 decode_failures=dict(self._failures),
                 buffer_bytes=self._buffer_bytes,
+                worst=worst,
             )
 
     def ledger(self) -> Ledger:

@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple
 from kprobe_exporter.aggregate.native import NativeCell
 from kprobe_exporter.aggregate.recipes import NANOSECONDS, whole_scale
 from kprobe_exporter.aggregate.series import UNKNOWN, CellCache, Series, SeriesLimits
+from kprobe_exporter.aggregate.worst import WorstValues
 from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Tally
-from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, LabelValues, Spread
+from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, LabelValues, Spread, WorstEvent
 from kprobe_exporter.model.specs import MetricSpec, ProbeMetrics
 
 Take = Callable[[Tally], None]
@@ -25,6 +26,8 @@ HELP = {
     "duration_seconds": "Seconds from a call's entry to its return, or between the events of a pair.",
     "outstanding": "Calls or pairs that have begun and not ended, and are as old as configured.",
     "outstanding_weight": "The sum of the configured field of these.",
+    "worst_seconds": "The longest time of the probe's events within its window.",
+    "worst_value": "The largest value of the probe's events within its window.",
 }
 
 
@@ -91,6 +94,20 @@ class HistogramCell:
     def value(self) -> HistogramValue:
         native = self.native.value() if self.native is not None else None
         return HistogramValue(self.bounds, tuple(self.counts), self.sum, dict(self.exemplars), native)
+
+    def value_with(self, worst: WorstEvent | None) -> HistogramValue:
+        """Return the value with its largest observation as an exemplar.
+
+        An exported call that took as long stays the exemplar of its bucket, because it leads to its trace.
+        """
+        value = self.value()
+        if worst is None:
+            return value
+        bucket = bisect_left(self.bounds, worst.value)
+        kept = value.exemplars.get(bucket)
+        if kept is not None and kept.value >= worst.value:
+            return value
+        return value._replace(exemplars={**value.exemplars, bucket: worst.exemplar})
 
     def is_like(self, bounds: tuple[float, ...], native: bool) -> bool:
         """Return whether the histogram has these bounds, and exponential buckets as wanted."""
@@ -168,7 +185,8 @@ class ProbeNumbers:
     them. ``counted_here``: the agent counts its events as hits. ``early`` are events that were recorded while
     the kernel did not count hits yet, or no longer (see `hist_tables.HitCounter`). ``hits_before`` and
     ``events_before`` are those of layouts that are detached by now. ``lost`` are losses by reason, where the
-    probe is known. ``outstanding`` are what has not ended of it, and its weight, by layout_id.
+    probe is known. ``outstanding`` are what has not ended of it, and its weight, by layout_id. ``worst`` are
+    its largest values.
     ``created`` is the Unix time since which all are counted, if no histogram was replaced.
     """
 
@@ -186,6 +204,7 @@ class ProbeNumbers:
     events_before: int = 0
     lost: Counter[str] = field(default_factory=Counter)
     outstanding: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    worst: WorstValues | None = None
     created: float = field(default_factory=time.time)
 
     def takes(self) -> dict[int, Take]:
@@ -226,7 +245,8 @@ class Arrivals(NamedTuple):
 class Numbers(NamedTuple):
     """A copy of all numbers at one moment; ``hits`` and ``misses`` lack the probes without such a count.
 
-    ``lost`` is by reason, ``lost_of`` by probe and reason, as far as the probe is known.
+    ``lost`` is by reason, ``lost_of`` by probe and reason, as far as the probe is known. ``worst`` are the
+    largest values of the probes that have one.
     """
 
     families: tuple[Family, ...]
@@ -238,6 +258,7 @@ class Numbers(NamedTuple):
     decode_failures: dict[str, int]
     buffer_bytes: int
     lost_of: Mapping[LabelValues, float] = {}
+    worst: Mapping[str, WorstEvent] = {}
 
 
 def spreads(
@@ -264,12 +285,13 @@ def built_in(
     hits: Mapping[str, int],
     misses: Mapping[str, int],
     errno_name: Callable[[int], str | None],
+    worst: Mapping[str, WorstEvent],
 ) -> Iterator[Family]:
     """Yield the metrics that every probe has without any configuration."""
 
     def made(name: str, samples: Mapping[LabelValues, float | HistogramValue], *labels: str) -> Family:
         kind: Literal["counter", "gauge", "histogram"] = "counter" if name.endswith("_total") else "histogram"
-        if name.startswith("outstanding"):
+        if name.startswith(("outstanding", "worst")):
             return Family(f"{namespace}_{name}", "gauge", HELP[name], ("probe", *labels), samples)
         created = {key: probes[key[0]].created for key in samples if key[0] in probes}
         return Family(f"{namespace}_{name}", kind, HELP[name], ("probe", *labels), samples, created)
@@ -283,14 +305,16 @@ def built_in(
         if returns is None or returns.fetch is None:
             continue
         if probe.returned.bounds and not returns.pointer:
-            returned[name,] = probe.returned.value()
+            returned[name,] = probe.returned.value_with(_worst_of("return", probe, worst))
         for number, count in probe.errors.items():
             shown = errno_name(number) or UNKNOWN if returns.errno else str(-number)
             errors[name, shown] += count
     yield made("return_value", returned)
     yield made("return_errors_total", errors, "errno")
     durations: dict[LabelValues, HistogramValue] = {
-        (name,): probe.durations.value() for name, probe in probes.items() if probe.durations.bounds
+        (name,): probe.durations.value_with(_worst_of("duration", probe, worst))
+        for name, probe in probes.items()
+        if probe.durations.bounds
     }
     if durations:
         yield made("duration_seconds", durations)
@@ -307,3 +331,19 @@ def built_in(
         yield made("outstanding", numbers)
     if weights:
         yield made("outstanding_weight", weights)
+    for family, is_time in (("worst_seconds", True), ("worst_value", False)):
+        wanted = [
+            (name, probe.metrics.worst)
+            for name, probe in probes.items()
+            if probe.metrics.worst is not None and probe.metrics.worst.is_time is is_time
+        ]
+        if wanted:
+            largest: dict[LabelValues, float] = {}
+            largest |= {(name, spec.value): worst[name].value for name, spec in wanted if name in worst}
+            yield made(family, largest, "by")
+
+
+def _worst_of(value: str, probe: ProbeNumbers, worst: Mapping[str, WorstEvent]) -> WorstEvent | None:
+    """Return a probe's largest value if it is one of its built-in histogram of ``value``."""
+    spec = probe.metrics.worst
+    return worst.get(probe.metrics.probe) if spec is not None and spec.value == value else None

@@ -14,6 +14,7 @@ from kprobe_exporter.model.aggregation import (
     RETURN_ERRORS,
     RETURN_VALUES,
     STACKS,
+    WORST,
     Group,
     Recipe,
     RecordChoice,
@@ -48,24 +49,17 @@ NO_ERRORS = Where(
 def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None = None) -> Recipe:
     """Return all that the records of ``layout`` are needed for."""
     groups = [
-        Group(
-            number,
-            keys=(*(label.field for label in spec.labels), *spec.selects_by, *_process(spec)),
-            value=spec.value,
+        _labelled(number, spec)._replace(
             bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
             exponential=exponential(spec.scale) if spec.native else None,
             last=spec.kind == "gauge",
             positive=spec.kind == "counter",
             where=spec.where,
-            cgroups=tuple(index for index, label in enumerate(spec.labels) if label.first in BY_THREAD),
-            facts=tuple(
-                label.first if label.first in OF_PROCESS else ""
-                for label in spec.labels
-                if label.first in BY_THREAD
-            ),
         )
         for number, spec in enumerate(metrics.metrics)
     ]
+    if metrics.worst is not None:
+        groups.append(_labelled(WORST, metrics.worst.as_metric)._replace(largest=True))
     if layout.returns is not None and layout.place("return") is not None:
         groups.append(Group(RETURN_ERRORS, keys=("return",), where=ERRORS))
         if metrics.return_buckets and not layout.returns.pointer:
@@ -79,6 +73,18 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
         finer = exponential(1e-9) if metrics.native else None
         groups.append(Group(DURATIONS, value="duration", bounds=bounds, exponential=finer))
     return Recipe(tuple(groups), residual_filter)
+
+
+def _labelled(feeds: int, spec: MetricSpec) -> Group:
+    """Return the group of a metric with its value and its labels."""
+    by_thread = [(index, label) for index, label in enumerate(spec.labels) if label.first in BY_THREAD]
+    return Group(
+        feeds,
+        keys=(*(label.field for label in spec.labels), *spec.selects_by, *_process(spec)),
+        value=spec.value,
+        cgroups=tuple(index for index, _ in by_thread),
+        facts=tuple(label.first if label.first in OF_PROCESS else "" for _, label in by_thread),
+    )
 
 
 def _process(spec: MetricSpec) -> tuple[str, ...]:

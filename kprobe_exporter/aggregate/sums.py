@@ -72,7 +72,7 @@ class Sums:
         self._groups: dict[object, tuple[_RowsOf, list[_Tested]]] = {}
         for group in recipe.groups:
             test = compile_condition(group.where.condition, layout.unsigned) if group.where else None
-            needed = _fields(group), group.cgroups, group.facts, group.last
+            needed = _fields(group), group.cgroups, group.facts, group.last, group.largest
             if needed not in self._groups:
                 self._groups[needed] = _rows(layout, group, places, computed_at), []
             self._groups[needed][1].append((group, test))
@@ -152,17 +152,18 @@ def _rows(
     ]
     for index, name in _looked_up(group):
         columns[index] = threads[group.keys[index], name], None
-    if group.last:
+    ordered = group.last or group.largest
+    if ordered:
         columns.append((TIME, None))
     conversions = [(index, convert) for index, (_, convert) in enumerate(columns) if convert is not None]
     take = tuple_getter([place for place, _ in columns])
 
     def rows(records: Sequence[Record], repeated: Sequence[tuple[Record, int]]) -> Rows:
-        counts = Counter(map(take, reversed(records) if group.last else records))
+        counts = Counter(map(take, reversed(records) if ordered else records))
         for record, number in repeated:
             counts[take(record)] += number
-        # A gauge keeps the last one of a time: its rows are in the order in which they came last.
-        counted = [*reversed(counts.items())] if group.last else counts.items()
+        # The last one of a time is kept: rows are in the order in which they came last.
+        counted = [*reversed(counts.items())] if ordered else counts.items()
         return [*map(converted, counted)] if conversions else counted
 
     def converted(counted: tuple[Row, int]) -> tuple[Row, int]:
@@ -197,9 +198,11 @@ def _tallies(layout_id: int, group: Group, test: Evaluate | None, rows: Rows) ->
                 negative += number
                 continue
         key = row[:keys] if finer is None else (*row[:keys], code(finer, value))
-        cell = cells[key]
+        cell = cells[() if group.largest else key]
         cell.events += number
-        if not group.last:
+        if group.largest:
+            cell.keep_largest(value, row[-1], key)
+        elif not group.last:
             cell.sum += value * number
         elif row[-1] >= cell.time:
             cell.sum, cell.time = value, row[-1]
@@ -208,16 +211,23 @@ def _tallies(layout_id: int, group: Group, test: Evaluate | None, rows: Rows) ->
     for key, cell in cells.items():
         buckets = tuple(cell.buckets) if bounds is not None else None
         bucket = finer.bucket(key[keys]) if finer is not None else None
-        yield Tally(layout_id, group.feeds, key[:keys], cell.events, cell.sum, cell.time, buckets, bucket)
+        values = (key if cell.key is None else cell.key)[:keys]
+        yield Tally(layout_id, group.feeds, values, cell.events, cell.sum, cell.time, buckets, bucket)
     if negative or unreadable:
         yield Refused(layout_id, group.feeds, negative, unreadable)
 
 
 class _Cell:
-    """The sums of one key."""
+    """The sums of one key, or the largest value of all keys and its ``key``."""
 
-    __slots__ = ("buckets", "events", "sum", "time")
+    __slots__ = ("buckets", "events", "key", "sum", "time")
 
     def __init__(self, bounds: Sequence[int] | None) -> None:
+        self.key: Row | None = None
         self.events = self.sum = self.time = 0
         self.buckets = [0] * (len(bounds) + 1) if bounds is not None else []
+
+    def keep_largest(self, value: int, time: int, key: Row) -> None:
+        """Keep a value with its key if it is the largest one, of equal ones the latest."""
+        if self.key is None or (value, time) >= (self.sum, self.time):
+            self.sum, self.time, self.key = value, time, key

@@ -8,7 +8,7 @@ from typing import Any
 from kprobe_exporter.config.expressions import check_expression, fields_read, missing_field
 from kprobe_exporter.config.kernel_aggregation import EVENTS
 from kprobe_exporter.config.metrics import MetricBuilder, is_fact
-from kprobe_exporter.config.model import NO_STACK, Export, Label, Otlp, Stacks, Within
+from kprobe_exporter.config.model import NO_STACK, Export, Label, Otlp, Stacks, Within, Worst
 from kprobe_exporter.config.otlp import ExportModel
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
@@ -16,7 +16,7 @@ from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.evaluate import COMPUTED, FLOAT
 from kprobe_exporter.grammar.formula import DURATION
-from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.records import Outstanding
 from kprobe_exporter.model.specs import OF_PROGRAM, OF_THREAD
@@ -215,3 +215,24 @@ def outstanding_of(probe: ProbeModel, alternatives: Alternatives, report: Report
         elif weigh is not None and (type_ := one.fields[weigh]) and type_.kind not in ("int", COMPUTED.kind):
             report(("outstanding", "weigh"), f"{quote(weigh)} is not a number to add up")
     return Outstanding(round(probe.outstanding.older_than * 1e9), probe.outstanding.weigh)
+
+
+MIN_WINDOW_S, MAX_WINDOW_S = 1.0, 3600.0
+
+
+def worst_of(probe: ProbeModel, alternatives: Alternatives, report: Report) -> Worst | None:
+    """Return which largest value of a probe is kept, None for none. Problems go to ``report``."""
+    if probe.worst is None:
+        return None
+    here, wanted = report.below(("worst",)), probe.worst
+    if probe.aggregate == "kernel":
+        here((), f"the kernel keeps no single value where it aggregates: {EVENTS}")
+    if not MIN_WINDOW_S <= wanted.window <= MAX_WINDOW_S:
+        here(("window",), "a window has 1s to 1h: let it be longer than the time between two scrapes")
+    metric = MetricModel.model_construct(gauge="worst", value=wanted.by, labels=wanted.keep)
+    builder = MetricBuilder(metric, probe, alternatives, here, key="keep")
+    if NAME.fullmatch(wanted.by):
+        builder.check_number(wanted.by, ("by",))
+    else:
+        here(("by",), "this is not the name of a field: name an expression by let: {NAME: EXPRESSION}")
+    return Worst(wanted.by, tuple(builder.labels()), wanted.window)

@@ -18,6 +18,7 @@ from kprobe_exporter.config.checks import (
     outstanding_of,
     stacks_of,
     within_of,
+    worst_of,
     wrong_with_otlp,
 )
 from kprobe_exporter.config.definitions import DefinitionReader, defined_name, wrong_keys
@@ -201,6 +202,7 @@ class _Loading:
             native=self.native,
             stacks=stacks_of(model, attached, report),
             outstanding=outstanding_of(model, attached, report),
+            worst=worst_of(model, attached, report),
             within=within_of(model, attached, report),
             export=self._export(written.get("export"), model, attached, report),
             **kept,

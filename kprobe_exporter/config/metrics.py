@@ -24,6 +24,8 @@ UNBOUNDED_LABEL = (
     " export: {{as: log, attributes: [argv]}}"
 )
 
+KEPT_ARGUMENTS = "arguments may hold secrets, and all who may scrape would see them: keep exe or comm"
+
 SHORT = frozenset({"u16", "s16", "x16"})
 
 _MEMBER = re.compile(r"\+\w+\((?P<base>.+)\):(?P<type>\w+)(\[\d+\])?")
@@ -145,10 +147,14 @@ class MetricBuilder:
         if not NAME.fullmatch(value):
             check_expression(value, ("value",), self.alternatives, self.report)
             return
-        self._check_field(value, path, number=True)
+        self.check_number(value, path)
+
+    def check_number(self, name: str, path: Path) -> None:
+        """Refuse a field that does not measure anything."""
+        self._check_field(name, path, number=True)
         attached = [one.attach for one in self.alternatives]
         pointers = [str(one.target) for one in attached if one.returns and one.returns.pointer]
-        if value == "return" and pointers:
+        if name == "return" and pointers:
             self.report(path, f"{listed(pointers)} returns a pointer, which measures nothing")
 
     def _check_scale(self) -> None:
@@ -200,6 +206,8 @@ class MetricBuilder:
             self._check_field(label.field, field_path, label=True, number=bool(of_thread))
             if self.key == "labels" and UNBOUNDED.intersection(of_thread):
                 self.report(path, UNBOUNDED_LABEL.format(of_thread[0]))
+            if self.key == "keep" and "argv" in of_thread:
+                self.report(path, KEPT_ARGUMENTS)
             if of_thread and steps[0].name not in BY_THREAD:
                 sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
                 self.report((*path, "decode"), sentence)
@@ -244,7 +252,8 @@ class MetricBuilder:
             self.report(path, sentence)
         elif label and name in self.times:
             sentence = "a duration is measured, and each one would be a series of its own"
-            self.report(path, f"{sentence}: make it the `value` of a histogram")
+            hint = "let `by` name it" if self.key == "keep" else "make it the `value` of a histogram"
+            self.report(path, f"{sentence}: {hint}")
         elif number and (null := _where_it_is_null(name, self.alternatives)):
             self.report(path, f"{quote(name)} is null at {listed(null)}: this needs a number")
         elif number and (text := _where_it_is_text(name, self.alternatives)):

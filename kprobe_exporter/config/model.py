@@ -34,6 +34,8 @@ BUILT_IN_METRICS: Mapping[str, MetricKind] = {
     "duration_seconds": "histogram",
     "outstanding": "gauge",
     "outstanding_weight": "gauge",
+    "worst_seconds": "gauge",
+    "worst_value": "gauge",
 }
 
 Aggregate: TypeAlias = Literal["auto", "events", "kernel"]
@@ -238,6 +240,14 @@ class Stacks(NamedTuple):
     rooted: bool = False
 
 
+class Worst(NamedTuple):
+    """The largest value of the field ``by`` in the last ``window`` seconds is shown, with ``labels``."""
+
+    by: str
+    labels: tuple[Label, ...]
+    window: float
+
+
 class Within(NamedTuple):
     """Which containers a probe's program is in, by patterns with ``*``, ``?`` and ``[a-z]``.
 
@@ -283,6 +293,7 @@ class Probe:
     stack: bool = False
     stacks: Stacks | None = None
     outstanding: Outstanding | None = None
+    worst: Worst | None = None
     user_stack: bool = False
     aggregate: Aggregate = "auto"
     limit: Threshold = PROBE_LIMIT
@@ -299,9 +310,10 @@ class Probe:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The labels of its metrics, and those of its exported events."""
+        """The labels of its metrics, of its exported events and of its largest value."""
         exported = self.export.labels if self.export is not None else ()
-        return (*(label for metric in self.metrics for label in metric.labels), *exported)
+        kept = self.worst.labels if self.worst is not None else ()
+        return (*(label for metric in self.metrics for label in metric.labels), *exported, *kept)
 
 
 @dataclass(frozen=True, slots=True)

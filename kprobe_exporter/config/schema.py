@@ -193,6 +193,19 @@ class OutstandingModel(Strict):
     a `let` that computes with those."""
 
 
+class WorstModel(Strict):
+    """The largest value of a probe within a sliding window, and what its event was."""
+
+    by: Annotated[str, Field(examples=["duration", "return"])]
+    """The field whose largest value is kept: a name of `fetch` or `let`, `return` or, of a call or a pair,
+    `duration`."""
+    keep: Labels = Field(default_factory=dict, examples=[["comm", "file"]])
+    """The fields of its event that are kept: NAME to field or to `{field, decode}`; `[comm]` is short for
+    `{comm: comm}`."""
+    window: Annotated[Duration, Field(examples=["2m"])] = 120.0
+    """How long a value counts, from `1s` to `1h`: longer than the time between two scrapes."""
+
+
 class ProbeModel(Strict):
     """A probe: where it attaches, what it reads, and the metrics that it feeds."""
 
@@ -245,6 +258,8 @@ class ProbeModel(Strict):
     """Count stacks, for flame graphs and profiles: `{}`, or `{weigh: FIELD, user: true, max: 1000}`."""
     outstanding: OutstandingModel | None = None
     """Show how many calls or pairs have begun and not ended: `{older_than: 10s, weigh: FIELD}`."""
+    worst: WorstModel | None = None
+    """Show the largest value of the last minutes with its event: `{by: duration, keep: [comm]}`."""
     aggregate: Aggregate = "auto"
     """The part that adds up. `events`: the agent. `kernel`: hist triggers, or the agent on a kernel
     without them. `auto`: the cheapest."""

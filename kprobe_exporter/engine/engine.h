@@ -126,6 +126,7 @@ struct group {
     uint32_t *threads;              /* indexes of keys: a thread of which the caller wants the cgroup */
     bool has_value;                 /* otherwise the records are counted */
     bool keeps_last;                /* the value of the last record instead of the sum */
+    bool keeps_largest;             /* the largest value and its key, in one tally for all keys */
     bool positive;                  /* values below 0 are refused */
     struct field_ref value;
     int32_t nbounds;                /* -1 without buckets */
@@ -141,13 +142,14 @@ struct tally {
     size_t key_at;                  /* where the key begins in tally_table.key_bytes */
     uint32_t key_length;            /* bytes */
     uint64_t count;                 /* records */
-    uint64_t time;                  /* of the last value, for `keeps_last` */
-    uint64_t first_time;            /* of the first record, if a thread's cgroup is a key */
-    struct number sum;              /* of the values, or the last value */
+    uint64_t time;                  /* of the value that is kept, for `keeps_last` and `keeps_largest` */
+    uint64_t first_time;            /* of the first record, or the one that is kept, if a thread's cgroup is a key */
+    struct number sum;              /* of the values, or the value that is kept */
 };
 
 /* The sums of one group since engine_clear_tallies(). The key of a tally has a part for each key of the group
- * (key.h), then one for the epochs of the threads and one for the exponential bucket, if there are any. */
+ * (key.h), then one for the epochs of the threads and one for the exponential bucket, if there are any.
+ * A group that keeps the largest value has one tally at most, without epochs. */
 struct tally_table {
     struct tally *tallies;
     uint64_t *buckets;              /* nbounds + 1 counts for each tally */

@@ -6,7 +6,8 @@
  *     keys:     [ bytes of the first key      | bytes of the second ]
  *
  * A key is searched from the slot of its hash onwards (linear probing). There are at least 4 slots for each
- * tally, so that a search ends after one or two. Tallies, buckets and keys grow at their ends and are never
+ * tally, so that a search ends after one or two. A group that keeps the largest value has one tally, whose key
+ * begins at 0 and is replaced. Tallies, buckets and keys grow at their ends and are never
  * removed one by one: the caller reads all of them and clears the table. Tables are small, so that they stay in
  * the CPU's cache: engine_read() stops for the caller when one grows beyond a bound. */
 #include <stdlib.h>
@@ -176,6 +177,50 @@ static inline uint32_t find_bucket(const struct group *group, struct number valu
     return low;
 }
 
+/* Return when a record was complete: a thread's cgroup is looked up for this moment. */
+static inline uint64_t moment_of(const struct record *record)
+{
+    return record->second != NULL ? record->second->time : record->time;
+}
+
+/* Keep the value and the key of a record if its value is the largest so far, of equal ones the latest; false
+ * without memory.
+ *
+ * Nearly every record costs a comparison: a key is written only for a new largest value, of which a random order
+ * of n records has about ln n. */
+static bool keep_largest(
+    struct tally_table *table, const struct group *group, const struct tally_context *context,
+    const struct record *record, struct number value)
+{
+    struct tally *tally = table->ntallies ? &table->tallies[0] : NULL;
+    uint32_t length;
+
+    if (tally != NULL) {
+        tally->count++;
+        if (is_less(value, tally->sum) || (!is_less(tally->sum, value) && record->time < tally->time))
+            return true;
+    }
+    length = write_key(group, record, context->scratch);
+    if (tally != NULL)
+        table->keys_used = 0; /* the earlier key makes room */
+    if (!make_key_room(table, length))
+        return false;
+    if (tally == NULL) {
+        tally = find_tally(table, group, NULL, 0, context->seed);
+        if (tally == NULL)
+            return false;
+        tally->count = 1;
+    }
+    tally->sum = value;
+    tally->time = record->time;
+    tally->first_time = moment_of(record);
+    if (length)
+        memcpy(table->key_bytes, context->scratch, length);
+    tally->key_length = length;
+    table->keys_used = length;
+    return true;
+}
+
 bool add_to_tallies(
     struct tally_table *table, const struct group *group, const struct tally_context *context,
     const struct record *record)
@@ -201,6 +246,8 @@ bool add_to_tallies(
             return true;
         }
     }
+    if (group->keeps_largest)
+        return keep_largest(table, group, context, record, value);
     length = write_key(group, record, context->scratch);
     if (group->nthreads)
         length += write_epoch(group, context->epochs, record, context->scratch + length);
@@ -210,7 +257,7 @@ bool add_to_tallies(
     if (tally == NULL)
         return false;
     if (group->nthreads && tally->count == 0)
-        tally->first_time = record->second != NULL ? record->second->time : record->time;
+        tally->first_time = moment_of(record);
     tally->count++;
     if (group->has_value && !group->keeps_last) {
         add_number(&tally->sum, value);

@@ -204,8 +204,8 @@ def _runs(steps: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _exemplar(one: Exemplar) -> bytes:
-    ids = ((b"span_id", f"{one.span:016x}"), (b"trace_id", f"{one.trace:032x}"))
-    labels = b"".join([field(1, field(1, name) + field(2, text.encode())) for name, text in ids])
+    pairs = [(name.encode(), one_line(text).encode()) for name, text in one.labels]
+    labels = b"".join([field(1, field(1, name) + field(2, text)) for name, text in pairs])
     return labels + _SUM + _DOUBLE(one.value) + field(3, _timestamp(one.time))
 
 

@@ -107,6 +107,5 @@ def _number(value: float) -> str:
 
 
 def _exemplar(one: Exemplar) -> str:
-    """Use the label names and the hexadecimal form in which Grafana and Prometheus expect trace ids."""
-    ids = f'{{span_id="{one.span:016x}",trace_id="{one.trace:032x}"}}'
-    return f" # {ids} {_go_string(one.value)} {one.time}"
+    labels = ",".join([f'{name}="{_escaped(text)}"' for name, text in one.labels])
+    return f" # {{{labels}}} {_go_string(one.value)} {one.time}"

@@ -7,9 +7,9 @@ from kprobe_exporter.model.condition import Condition
 
 RawKey: TypeAlias = tuple[int | bytes | None, ...]
 
-RETURN_ERRORS, RETURN_VALUES, DURATIONS, STACKS, OPEN = -1, -2, -3, -4, -5
-"""The uses of a group besides the probe's metrics: a built-in metric of every probe, its stacks, or the
-number of its open first halves."""
+RETURN_ERRORS, RETURN_VALUES, DURATIONS, STACKS, OPEN, WORST = -1, -2, -3, -4, -5, -6
+"""The uses of a group besides the probe's metrics: a built-in metric of every probe, its stacks, the number of
+its open first halves, or its largest value."""
 
 RECORDED_STACK = "@stack"
 """The key of the group that feeds the stacks: the addresses that the kernel recorded with the event."""
@@ -74,7 +74,8 @@ class Group(NamedTuple):
     ``feeds`` is the index of the metric in the probe's metrics, or a built-in metric. ``value`` is the field
     whose values are summed, put into buckets or kept; None counts the records. A histogram's ``bounds``
     hold, for each of its buckets, the greatest whole number that falls into it; with ``exponential``, there
-    is a tally for each of these buckets, too. ``last`` keeps the value of the last record. ``positive``
+    is a tally for each of these buckets, too. ``last`` keeps the value of the last record. ``largest`` keeps
+    the largest value, of equal ones the latest, and the key of its record, in one tally. ``positive``
     refuses values below 0. Records that do not meet ``where`` change nothing. Those for which the value or
     ``where`` is missing are unreadable. ``cgroups`` are the indexes of keys that name a thread: the path of
     its cgroup is the key, or the fact of its process that ``facts`` names for this key, "" for the cgroup.
@@ -90,6 +91,7 @@ class Group(NamedTuple):
     cgroups: tuple[int, ...] = ()
     facts: tuple[str, ...] = ()
     exponential: Exponential | None = None
+    largest: bool = False
 
 
 class RecordChoice(NamedTuple):
@@ -133,8 +135,8 @@ class Recipe(NamedTuple):
 
 class Tally(NamedTuple):
     """The sums over the ``events`` records of one key. Depending on the group, ``sum`` is the sum of their
-    values or the last value (of ``time``, in ns); ``buckets`` are counts (the last is +Inf), and all values
-    are in the ``exponential`` bucket. ``feeds`` is the group's."""
+    values, the last value or the largest (of ``time``, in ns); ``buckets`` are counts (the last is +Inf), and
+    all values are in the ``exponential`` bucket. ``feeds`` is the group's."""
 
     layout_id: int
     feeds: int

@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.hist import HistReading
 
+MAX_EXEMPLAR = 128
+"""Characters of an exemplar's labels, names and values together (the specification of OpenMetrics 1.0)."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelCounts:
@@ -29,12 +32,43 @@ class KernelCounts:
 
 
 class Exemplar(NamedTuple):
-    """One call that was exported as a span: its ids, its duration in seconds, and its end in Unix time."""
+    """One observation of a histogram: its labels, its value, and its time in Unix time."""
 
-    trace: int
-    span: int
+    labels: tuple[tuple[str, str], ...]
     value: float
     time: float
+
+
+def exemplar_of_span(trace: int, span: int, value: float, time: float) -> Exemplar:
+    """Return the exemplar of a call that was exported as a span: its duration in seconds, and its end.
+
+    Grafana and Prometheus expect the ids under these names, in hexadecimal digits.
+    """
+    return Exemplar((("span_id", f"{span:016x}"), ("trace_id", f"{trace:032x}")), value, time)
+
+
+class WorstEvent(NamedTuple):
+    """The largest value of a probe: in seconds if it is a time, with labels of its event.
+
+    ``time`` is the Unix time at which the event was read.
+    """
+
+    value: float
+    labels: tuple[tuple[str, str], ...]
+    time: float
+
+    @property
+    def exemplar(self) -> Exemplar:
+        """The value as an exemplar, whose labels are cut to the length that OpenMetrics allows."""
+        room, labels = MAX_EXEMPLAR, []
+        for name, text in self.labels:
+            room -= len(name)
+            if room <= 0:
+                break
+            cut = text if len(text) <= room else f"{text[: room - 1]}…"
+            labels.append((name, cut))
+            room -= len(cut)
+        return Exemplar(tuple(labels), self.value, self.time)
 
 
 class NativeValue(NamedTuple):
@@ -125,6 +159,8 @@ class ProbeStatus:
     ``sampling`` is the share of threads whose events are recorded, None if the probe is not critical.
     ``optional``: it may be ``absent``. ``metrics`` are those that it feeds, without the namespace.
     ``stacks``: they are counted. ``returns``: its return values are read. ``heat`` are its last minutes.
+    ``worst`` is its largest value, of the field ``worst_of``, None without one in the window of
+    ``worst_window`` seconds.
     """
 
     name: str
@@ -147,6 +183,9 @@ class ProbeStatus:
     stacks: bool = False
     returns: bool = False
     heat: tuple[HeatMap, ...] = ()
+    worst: WorstEvent | None = None
+    worst_of: str = ""
+    worst_window: float = 0.0
 
 
 def summary(probes: Iterable[tuple[str, ShownState]], are_up: str = "are up") -> str:

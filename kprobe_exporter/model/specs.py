@@ -184,10 +184,31 @@ class MetricSpec(NamedTuple):
         return tuple(index for index, label in enumerate(self.labels) if label.first == OF_PROGRAM)
 
 
+class WorstSpec(NamedTuple):
+    """The largest value of a probe's events that is shown for a while, with labels of its event.
+
+    ``value`` and ``labels`` are those of a metric, as is ``scale``; no series has these labels.
+    """
+
+    value: str
+    labels: tuple[LabelSpec, ...]
+    scale: float
+    """The factor of the value: that of a time makes seconds of nanoseconds."""
+    window: float
+    """For how many seconds a value counts, from the moment at which its event was read."""
+    is_time: bool
+
+    @property
+    def as_metric(self) -> MetricSpec:
+        """A metric with the same labels, for everything that reads them."""
+        return MetricSpec("worst", "gauge", "", self.value, self.labels, scale=self.scale)
+
+
 class ProbeMetrics(NamedTuple):
     """The metrics of one probe. ``return_buckets`` and ``duration_buckets``, which are in seconds, are the
     bounds of the built-in histograms; empty for none. ``native``: these have exponential buckets, too.
-    ``attributes`` are those of its exported events, and ``outstanding`` says what counts as such."""
+    ``attributes`` are those of its exported events, and ``outstanding`` says what counts as such.
+    ``worst`` is the largest value that is kept."""
 
     probe: str
     metrics: tuple[MetricSpec, ...]
@@ -197,3 +218,4 @@ class ProbeMetrics(NamedTuple):
     native: bool = False
     attributes: tuple[LabelSpec, ...] = ()
     outstanding: Outstanding | None = None
+    worst: WorstSpec | None = None

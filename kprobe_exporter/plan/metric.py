@@ -12,7 +12,7 @@ from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.records import CALLER_ADDRESS, COMMON_COMM
-from kprobe_exporter.model.specs import OF_PROGRAM, Decoder, LabelSpec, MetricSpec
+from kprobe_exporter.model.specs import OF_PROGRAM, Decoder, LabelSpec, MetricSpec, WorstSpec
 from kprobe_exporter.model.values import decimal
 
 SECOND = 10**9  # nanoseconds, the unit of the durations in records
@@ -56,6 +56,15 @@ def metric_spec(
         tuple(name for name in by_labels.fields if name not in metric.selecting) if by_labels else (),
         metric.native,
     )
+
+
+def worst_spec(probe: Probe, decoders: Decoders) -> WorstSpec | None:
+    """Return which largest value of a probe the aggregator keeps, None for none."""
+    if (worst := probe.worst) is None:
+        return None
+    is_time = worst.by in probe.times
+    labels = tuple(label_spec(label, decoders) for label in worst.labels)
+    return WorstSpec(worst.by, labels, 1 / SECOND if is_time else 1.0, worst.window, is_time)
 
 
 def label_spec(label: Label, decoders: Decoders) -> LabelSpec:
@@ -131,8 +140,9 @@ def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
         return "aggregate: events" if probe.aggregate == "events" else NO_HIST
     each = probe.stack or probe.user_stack
     stacks = [STACKS_COUNTED_HERE] if each and probe.stacks is not None else []
-    if probe.metrics or probe.export is not None or wanted:
+    if probe.metrics or probe.export is not None or probe.worst is not None or wanted:
         names = [f"the metric {metric.name} takes its events" for metric in probe.metrics]
+        names += ["its largest value is kept"] if probe.worst is not None else []
         exported = ["its events are exported"] if probe.export is not None else []
         return [*names, *exported, *stacks, "a metric takes its events"][0]
     if attach.filter:
@@ -148,6 +158,8 @@ def fields_used(probe: Probe) -> set[str]:
     """Return the fields that the probe's metrics and its export use."""
     used = {metric.value for metric in probe.metrics if metric.value is not None}
     used |= {label.field for label in probe.labels}
+    if probe.worst is not None:
+        used.add(probe.worst.by)
     if probe.outstanding is not None and probe.outstanding.weigh is not None:
         used.add(probe.outstanding.weigh)
     if any(label.decode and label.decode[0].name == OF_PROGRAM for label in probe.labels):

@@ -19,7 +19,15 @@ from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.kernel import Kernel, recorded, with_trigger
-from kprobe_exporter.plan.metric import Decoders, computed, fields_used, label_spec, metric_spec, residual
+from kprobe_exporter.plan.metric import (
+    Decoders,
+    computed,
+    fields_used,
+    label_spec,
+    metric_spec,
+    residual,
+    worst_spec,
+)
 from kprobe_exporter.plan.names import FieldWords, named, of_function, of_program
 from kprobe_exporter.plan.read_members import members_note
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
@@ -101,9 +109,16 @@ def plan_probe(
     returns = _returns(alternatives)
     sent = probe.export.labels if probe.export is not None else ()
     attributes = tuple(label_spec(label, decoders) for label in sent)
-    buckets = probe.return_buckets
     fed = ProbeMetrics(
-        probe.name, metrics, buckets, returns, durations, probe.native, attributes, probe.outstanding
+        probe.name,
+        metrics,
+        probe.return_buckets,
+        returns,
+        durations,
+        probe.native,
+        attributes,
+        probe.outstanding,
+        worst_spec(probe, decoders),
     )
     return ProbePlan(probe, fed, tuple(alternatives))
 

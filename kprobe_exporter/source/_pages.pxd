@@ -49,7 +49,7 @@ cdef extern from "engine.h" nogil:
         uint32_t nkeys, nthreads
         field_ref* keys
         uint32_t* threads
-        bint has_value, keeps_last, positive
+        bint has_value, keeps_last, keeps_largest, positive
         field_ref value
         int32_t nbounds
         number* bounds

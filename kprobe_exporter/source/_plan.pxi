@@ -91,6 +91,7 @@ cdef int _fill_group(engine_plan* plan, group* out, sums) except -1:
     one = sums.group
     out.where, out.nbounds = sums.where, -1
     out.keeps_last, out.positive, out.has_value = one.last, one.positive, one.value is not None
+    out.keeps_largest = one.largest
     out.nkeys, out.keys = len(sums.keys), _refs(plan, sums.keys)
     _fill_ref(&out.value, sums.value)
     out.nthreads = len(one.cgroups)

@@ -226,7 +226,7 @@ class EnginePlan:
         }
         for group in recipe.groups:
             where = NO_NODE if group.where is None else self._add_nodes(group.where.condition, shape)
-            more = bool(group.cgroups) + (group.exponential is not None)
+            more = (bool(group.cgroups) and not group.largest) + (group.exponential is not None)
             refs = {name: computed.get(name) or self._key_ref(shape, name) for name in group.keys}
             value = FieldRef()
             if group.value is not None:

@@ -19,8 +19,8 @@ class RepeatedLines:
     """The lines whose text was read before: they are counted, and become ``Batch.repeated``.
 
     This is for layouts with a recipe, whose records nothing else needs. It does not apply to recipes that
-    keep the last value, which depends on the order, or use the process. If lines hardly repeat, it is
-    switched off. Not thread-safe.
+    keep one value, which depends on the order, or use the process. If lines hardly repeat, it is switched
+    off. Not thread-safe.
     """
 
     def __init__(self, counter: LineCounter, apart: Mapping[bytes, _Apart]) -> None:
@@ -34,7 +34,7 @@ class RepeatedLines:
         apart = {}
         for key, layout in walks.items():
             recipe = recipes.get(layout.layout_id)
-            if recipe is None or any(group.last or group.cgroups for group in recipe.groups):
+            if recipe is None or any(group.last or group.largest or group.cgroups for group in recipe.groups):
                 continue
             wheres = (recipe.residual_filter, *(group.where for group in recipe.groups), *layout.computed)
             used = {name for where in wheres if where is not None for name in where.fields}

@@ -1,6 +1,7 @@
 """The page of one probe: how it is attached, its counts, heat maps, errors, cost, and busiest label sets."""
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from heapq import nlargest
 from html import escape
@@ -22,6 +23,7 @@ def render_probe(snapshot: Snapshot, name: str, *, stacks: bool = True) -> bytes
         return None
     main = (
         f"<h2>{breakable(probe.name)}</h2>\n{_facts(snapshot, probe)}"
+        f"{_worst(snapshot, probe) if probe.worst_of else ''}"
         f"{_stacks(probe) if stacks and probe.stacks else ''}"
         f"{''.join(map(render_heat_map, probe.heat))}"
         f"{_errors(snapshot, probe) if probe.returns else ''}"
@@ -74,6 +76,20 @@ def _stacks(probe: ProbeStatus) -> str:
         f'<h3>Stacks</h3>\n<p><a href="/stacks/{name}.svg">flame graph</a> · '
         f'<a href="/stacks/{name}">folded text</a> · <a href="/debug/pprof/{name}">pprof profile</a></p>\n'
     )
+
+
+def _worst(snapshot: Snapshot, probe: ProbeStatus) -> str:
+    """Return the largest value of the last minutes with the labels of its event."""
+    title = f"<h3>Largest <code>{breakable(probe.worst_of)}</code></h3>\n"
+    window = f"in the last {probe.worst_window:,.0f} s"
+    if probe.worst is None:
+        return f"{title}<p>No event {window}.</p>\n"
+    of_time = _of_probe(snapshot, f"{snapshot.namespace}_worst_seconds", probe)
+    value = probe.worst.value
+    shown = _seconds(value) if of_time else f"{value:,.6g}" if value % 1 else count(value)
+    labels = _labels(*zip(*probe.worst.labels, strict=True)) if probe.worst.labels else ""
+    at = datetime.fromtimestamp(probe.worst.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{title}<p>{window}, at {at}:</p>\n<ol>\n<li><b>{shown}</b> {labels}</li>\n</ol>\n"
 
 
 def _cost(snapshot: Snapshot, probe: ProbeStatus) -> str:

@@ -21,8 +21,9 @@ CONFIG = """
 otlp: {endpoint: "http://127.0.0.1:4318", metrics: {interval: 60s}}
 record: {directory: "DIRECTORY/files", recordings: [{name: slow, probes: [open]}]}
 probes:
-  - {name: open, attach: "kretprobe:do_open"}
-  - {name: read, attach: "call:do_read", export: span, fetch: {size: "$arg3:u64"}, outstanding: {weigh: size}}
+  - {name: open, attach: "kretprobe:do_open", worst: {by: return}}
+  - {name: read, attach: "call:do_read", export: span, fetch: {size: "$arg3:u64"}, outstanding: {weigh: size},
+     worst: {by: duration}}
 """
 
 CLIENT = ("process_", "python_")

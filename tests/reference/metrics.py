@@ -25,6 +25,9 @@ NOTES: Mapping[str, str] = {
     " exported as spans.",
     "kprobe_outstanding": "Of probes with `outstanding`, counted once a second.",
     "kprobe_outstanding_weight": "Of those whose `outstanding` has `weigh`.",
+    "kprobe_worst_seconds": "Of probes with `worst` by a time. In OpenMetrics its fields are an exemplar"
+    " on the bucket of the value.",
+    "kprobe_worst_value": "Of probes with `worst` by another field.",
     f"{PREFIX}_build_info": "Always 1.",
     f"{PREFIX}_kernel_info": "Always 1. `release` and `machine` are those of uname(2).",
     f"{PREFIX}_events_total": "With the plan `kernel`, what the kernel has aggregated; with `count`, 0.",

@@ -45,7 +45,8 @@ def shown(numbers: Numbers) -> Any:
         }
         for family in numbers.families
     }
-    return families, numbers._replace(families=())
+    worst = {name: one._replace(time=0.0) for name, one in numbers.worst.items()}
+    return families, numbers._replace(families=(), worst=worst)
 
 
 def compare(

@@ -37,7 +37,7 @@ from kprobe_exporter.model.records import (
     Outstanding,
     Record,
 )
-from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics, WorstSpec
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.source.binary import BinaryPipe
@@ -271,10 +271,14 @@ def metrics(number: int, *, moving: bool = False) -> ProbeMetrics:
         plain = MetricSpec("p45_total", "counter", "h", None, (label("name"),))
         return ProbeMetrics(SINGLE.layout.probe, (*by_cgroup(number),) if moving else (plain,), (), None)
     join = JOINS[number]
+    worst = None
     if len(join.begins) == 1:
         specs += (MetricSpec(f"p{number}_last", "gauge", "h", "duration", (label("tid"),)),)
+        in_cgroup = (label_of_thread("tid"),) if moving else ()
+        kept = (label("name"), label("size"), label("words"), *in_cgroup)
+        worst = WorstSpec("duration", kept, 1e-9, 60.0, is_time=True)
     returns = join.layout.returns
-    return ProbeMetrics(f"probe{number}", specs, (1.0, 4.0), returns, (1e-9, 1e-8, 1e-7), native=True)
+    return ProbeMetrics(f"probe{number}", specs, (1.0, 4.0), returns, (1e-9, 1e-8, 1e-7), True, worst=worst)
 
 
 CONTEXTS = (0, 0, 1, HARDIRQ, SOFTIRQ, NMI | HARDIRQ, NMI | HARDIRQ | SOFTIRQ)

@@ -10,7 +10,7 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.record_layout import Field, Shape, StackLayout, StackLayouts
 from kprobe_exporter.model.records import Layout
-from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics, WorstSpec
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 from tests.support.ring_buffer import event, located
@@ -120,9 +120,16 @@ METRICS = (
 )
 
 
+WORST = WorstSpec("return", (label("name"), label("caller"), label("cpu")), 1.0, 60.0, is_time=False)
+
+
 PROBES = {
     shape.layout.layout_id: ProbeMetrics(
-        shape.layout.probe, METRICS if shape is RETURN else (), (1.0, 4.0, 16.0, 1e19), shape.layout.returns
+        shape.layout.probe,
+        METRICS if shape is RETURN else (),
+        (1.0, 4.0, 16.0, 1e19),
+        shape.layout.returns,
+        worst=WORST if shape is RETURN else None,
     )
     for shape in SHAPES
 }

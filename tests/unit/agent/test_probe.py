@@ -59,7 +59,10 @@ def lost(
         within=None,
     )
     state = ProbeState(
-        cast("ProbePlan", SimpleNamespace(probe=probe, metrics=SimpleNamespace(returns=None), waiting=False)),
+        cast(
+            "ProbePlan",
+            SimpleNamespace(probe=probe, metrics=SimpleNamespace(returns=None, worst=None), waiting=False),
+        ),
         "up",
         "",
         attached,

@@ -15,7 +15,7 @@ from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.records import Batch, Layout
-from kprobe_exporter.model.snapshot import Exemplar, HistogramValue, KernelCounts, Spread
+from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts, Spread, exemplar_of_span
 from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics
 from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.metric import where
@@ -353,7 +353,7 @@ def test_an_undeclared_metric_is_removed_and_makes_room() -> None:
     assert numbers.events == {"other": 0}
     assert set(numbers.overflows) == {"kprobe_all_total"}
     assert all("open" not in labels for family in numbers.families for labels in family.samples)
-    made.exemplify("open", Exemplar(1, 2, 0.5, 1.0))  # from a call that was exported meanwhile
+    made.exemplify("open", exemplar_of_span(1, 2, 0.5, 1.0))  # from a call that was exported meanwhile
 
 
 def test_a_metric_that_is_another_one_begins_at_0() -> None:

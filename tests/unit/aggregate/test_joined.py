@@ -18,7 +18,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import Batch, Layout, Outstanding, Record
-from kprobe_exporter.model.snapshot import Exemplar, HistogramValue, KernelCounts
+from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts, exemplar_of_span
 from kprobe_exporter.model.specs import MetricSpec, ProbeMetrics
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import metric_spec, where
@@ -272,11 +272,11 @@ def test_every_joined_record_is_in_the_histogram(batches: list[list[int]]) -> No
 def test_the_last_exemplar_of_a_bucket_is_kept() -> None:
     made = aggregator()
     for span, took in enumerate((3e-6, 2e-6, 5.0), 1):
-        made.exemplify("read", Exemplar(1, span, took, 1_700_000_000.0 + span))
+        made.exemplify("read", exemplar_of_span(1, span, took, 1_700_000_000.0 + span))
     shown = sample(made, "duration_seconds", "read").exemplars
-    assert {place: one.span for place, one in shown.items()} == {
-        bisect_left(DURATION_BUCKETS, 2e-6): 2,
-        bisect_left(DURATION_BUCKETS, 5.0): 3,
+    assert {place: one.labels[0] for place, one in shown.items()} == {
+        bisect_left(DURATION_BUCKETS, 2e-6): ("span_id", f"{2:016x}"),
+        bisect_left(DURATION_BUCKETS, 5.0): ("span_id", f"{3:016x}"),
     }
 
 

@@ -222,7 +222,7 @@ static void take(struct state *state)
         for (uint32_t j = 0; j < table->ntallies; j++)
             counted += table->tallies[j].count;
         table->unreadable = table->negative = 0;
-        if (i <= ADDED_SPREAD)
+        if (i <= ADDED_LARGEST)
             CHECK(counted == state->plan->types[ADDED].passed);
         else if (i <= SINGLE_STACKS)
             CHECK(counted == state->plan->variants[NJOINS].passed);

@@ -101,7 +101,7 @@ static inline uint16_t id_of(enum type type)
     return (uint16_t)(FIRST_ID + type);
 }
 
-enum group_number { ADDED_BY_TEXT, ADDED_SPREAD, OF_SINGLE, SINGLE_STACKS, OF_CALL, OF_ISSUE, OF_ENTER, OF_TICK, OPEN_CALLS, OPEN_STACKS_OF_CALLS, NGROUPS };
+enum group_number { ADDED_BY_TEXT, ADDED_SPREAD, ADDED_LARGEST, OF_SINGLE, SINGLE_STACKS, OF_CALL, OF_ISSUE, OF_ENTER, OF_TICK, OPEN_CALLS, OPEN_STACKS_OF_CALLS, NGROUPS };
 
 static const struct field_ref NUMBER_AT_8 = {.kind = FIELD_UNSIGNED, .offset = 8, .size = 8};
 static const struct field_ref SIGNED_AT_16 = {.kind = FIELD_SIGNED, .offset = 16, .size = 4};
@@ -167,6 +167,8 @@ static inline void fill_groups(struct engine_plan *plan)
         group->fine_starts[i + 1] = i;
     }
     group->fine_starts[65] = 63;
+    fill_group(plan, ADDED_LARGEST, by_call + 1, 2, &SIGNED_AT_16);
+    plan->groups[ADDED_LARGEST].keeps_largest = true;
     fill_group(plan, OF_SINGLE, &THREAD, 1, &SIGNED_AT_16);
     plan->groups[OF_SINGLE].nthreads = 1;
     plan->groups[OF_SINGLE].threads = array(plan, 1, sizeof(uint32_t));
@@ -223,7 +225,7 @@ static inline void fill_types(struct engine_plan *plan)
     plan->types[SINGLE].role.join = NJOINS;
     plan->types[ADDED].tallied = true;
     plan->types[ADDED].first_group = ADDED_BY_TEXT;
-    plan->types[ADDED].ngroups = 2;
+    plan->types[ADDED].ngroups = 3;
     for (int number = STARTED; number <= MOVED; number++) {
         plan->types[number].role.role = (uint8_t)(ROLE_STARTED + number - STARTED);
         plan->types[number].role.first = SIGNED_AT_16;

@@ -113,6 +113,28 @@ static void test_sums_and_buckets(struct bench *bench)
     CHECK(bench->plan->types[ADDED].arrived == 4);
 }
 
+static void test_largest_value_keeps_its_key(struct bench *bench)
+{
+    struct tally_table *table = engine_tallies(bench->engine, ADDED_LARGEST);
+    const uint8_t *key;
+
+    add(bench, ADDED, 7, 0, -9, "small");
+    add(bench, ADDED, 9, 0, 70, "earlier");
+    add(bench, ADDED, 8, 0, 70, "a longer name than before");
+    add(bench, ADDED, 10, 0, 3, "cat");
+    CHECK(feed(bench, 0) == ENGINE_OK);
+    CHECK(table->ntallies == 1 && table->tallies[0].count == 4);
+    CHECK(table->tallies[0].sum.high == 0 && table->tallies[0].sum.low == 70);
+    key = table->key_bytes + table->tallies[0].key_at;
+    CHECK(memcmp(key + 8, "a longer name than before\0\0\0\0\0\0", 32) == 0);
+    CHECK(table->tallies[0].key_length == 8 + 32 + 16 && key[8 + 32 + 8] == 8);
+    engine_clear_tallies(table);
+    add(bench, ADDED, 11, 0, -1, "x");
+    CHECK(feed(bench, 0) == ENGINE_OK);
+    CHECK(table->ntallies == 1 && table->tallies[0].count == 1);
+    CHECK(table->tallies[0].sum.high == -1 && table->key_bytes[table->tallies[0].key_at + 8] == 'x');
+}
+
 static void test_call_of_two_cpus(struct bench *bench)
 {
     const struct tally_table *table = engine_tallies(bench->engine, OF_CALL);
@@ -499,6 +521,7 @@ int main(void)
         void (*run)(struct bench *bench);
     } tests[] = {
         TEST(test_sums_and_buckets),
+        TEST(test_largest_value_keeps_its_key),
         TEST(test_call_of_two_cpus),
         TEST(test_calls_that_ended_without_event),
         TEST(test_distance_is_learnt),

@@ -20,8 +20,9 @@ NAMES = st.lists(st.sampled_from(["a", "comm", "kind", "probe"]), unique=True, m
 NUMBERS = st.one_of(st.floats(), st.integers(-(2**63), 2**64))
 EXEMPLARS = st.builds(
     Exemplar,
-    st.integers(1, 2**128 - 1),
-    st.integers(1, 2**64 - 1),
+    st.dictionaries(st.sampled_from(["comm", "file", "trace_id"]), st.text()).map(
+        lambda one: tuple(one.items())
+    ),
     st.floats(allow_nan=False),
     st.floats(0, 2e9),
 )
@@ -139,8 +140,8 @@ def check_histogram(message: Any, value: HistogramValue) -> None:
         assert bucket.HasField("exemplar") == (index in value.exemplars)
         if bucket.HasField("exemplar"):
             exemplar, expected = bucket.exemplar, value.exemplars[index]
-            ids = {label.name: label.value for label in exemplar.label}
-            assert ids == {"trace_id": f"{expected.trace:032x}", "span_id": f"{expected.span:016x}"}
+            texts = {label.name: label.value for label in exemplar.label}
+            assert texts == {name: one_line(text) for name, text in expected.labels}
             assert exemplar.value == expected.value
             assert exemplar.timestamp.ToNanoseconds() == pytest.approx(expected.time * 1e9, abs=300)
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.prometheus import CONTENT_TYPES, Exposition, Format, accepted, accepts_gzip
-from kprobe_exporter.model.snapshot import Exemplar, Family, HistogramValue, Snapshot
+from kprobe_exporter.model.snapshot import Family, HistogramValue, Snapshot, exemplar_of_span
 from tests.support.client_model import TYPES, read
 from tests.support.promtool import check_metrics
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
@@ -296,7 +296,9 @@ def test_every_sample_of_a_large_snapshot() -> None:
 
 def test_exemplars_are_for_openmetrics_alone() -> None:
     """The client library's parser finds exemplars only in OpenMetrics, and only on buckets that have one."""
-    shown = HistogramValue((0.1, 1.0), (1, 2, 0), 0.5, {1: Exemplar(0xAB, 0x17, 0.3, 1_700_000_000.5)})
+    shown = HistogramValue(
+        (0.1, 1.0), (1, 2, 0), 0.5, {1: exemplar_of_span(0xAB, 0x17, 0.3, 1_700_000_000.5)}
+    )
     made = exposition(Family("kprobe_duration_seconds", "histogram", "h", ("probe",), {("read",): shown}))
     body = text(made.render("application/openmetrics-text"))
     (family,) = [one for one in parse_openmetrics(body) if one.name == "kprobe_duration_seconds"]

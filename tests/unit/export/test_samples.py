@@ -28,8 +28,9 @@ LABELS = st.lists(st.sampled_from(["a", "comm", "kind", "lf", "probe", "zone"]),
 NUMBERS = st.one_of(st.floats(), st.integers(-(2**63), 2**64), st.sampled_from([999_999.5, 1e6, -1e6, 1e-7]))
 EXEMPLARS = st.builds(
     Exemplar,
-    st.integers(1, 2**128 - 1),
-    st.integers(1, 2**64 - 1),
+    st.dictionaries(st.sampled_from(["comm", "file", "trace_id"]), st.text()).map(
+        lambda one: tuple(one.items())
+    ),
     st.floats(allow_nan=False),
     st.floats(0, 2e9),
 )
@@ -55,8 +56,8 @@ def written_by_the_library(family: Family, as_openmetrics: bool) -> list[str]:
             shown = value.exemplars.get(index)
             exemplar = None
             if shown:
-                ids = {"trace_id": f"{shown.trace:032x}", "span_id": f"{shown.span:016x}"}
-                exemplar = ClientExemplar(ids, shown.value, shown.time)
+                texts = {name: one_line(text) for name, text in shown.labels}
+                exemplar = ClientExemplar(texts, shown.value, shown.time)
             name, number = f"{family.name}_bucket", totals[index]
             metric.add_sample(name, {**labels, "le": bound}, number, None, exemplar)
         if not (as_openmetrics and value.bounds[0] < 0):

@@ -5,7 +5,15 @@ from typing import TypeAlias
 
 import pytest
 
-from kprobe_exporter.model.snapshot import Family, HeatMap, HistogramValue, LabelValues, ProbeStatus, Snapshot
+from kprobe_exporter.model.snapshot import (
+    Family,
+    HeatMap,
+    HistogramValue,
+    LabelValues,
+    ProbeStatus,
+    Snapshot,
+    WorstEvent,
+)
 from kprobe_exporter.web.probe_page import render_probe, unknown
 from kprobe_exporter.web.status import render_status
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
@@ -52,6 +60,21 @@ def test_links_to_its_stacks() -> None:
         assert f'<a href="{path}">' in shown
     assert "Stacks" not in page()
     assert "Stacks" not in (render_probe(Snapshot((), (probe,)), probe.name, stacks=False) or b"").decode()
+
+
+def test_largest_value_with_its_labels() -> None:
+    """Names of files and threads are any bytes that a user chose."""
+    family = Family("kprobe_worst_seconds", "gauge", "", ("probe", "by"), {("open", "duration"): 1.5})
+    worst = WorstEvent(1.5, (("comm", "<b>&"), ("file", HOSTILE)), 1_700_000_000.25)
+    probe = replace(PROBE, worst=worst, worst_of="duration", worst_window=120.0)
+    shown = page(family, probe=probe)
+    assert "<h3>Largest <code>duration</code></h3>" in shown
+    assert "in the last 120 s, at 2023-11-14 22:13:20 UTC" in shown
+    assert "<li><b>1.5 s</b> <code>comm=&lt;b&gt;&amp;, file=" in shown
+    assert HOSTILE not in shown
+    assert "<li><b>1.5</b>" in page(probe=probe)  # not a time
+    assert "<p>No event in the last 120 s.</p>" in page(probe=replace(probe, worst=None))
+    assert "Largest" not in page()
 
 
 def test_errors_of_this_probe_alone() -> None:
