@@ -7,7 +7,6 @@ from contextlib import suppress
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.kept_settings import ALL_PASS
 from kprobe_exporter.tracefs.refusal import cannot_make
 
 log = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ class RecordingBuffers:
 
     def __init__(self, owner: Instance, name: str, buffer_kib: int) -> None:
         self._files: Tracefs = owner.files
-        self._events: dict[str, str | None] = {}
+        self._events: dict[str, str] = {}
         self._made: list[Instance] = []
         self._now = 0  # the index of the one that records
         try:
@@ -40,13 +39,13 @@ class RecordingBuffers:
             self.close()
             raise
 
-    def follow(self, events: Mapping[str, str | None]) -> None:
+    def follow(self, events: Mapping[str, str]) -> None:
         """Record these events, ``SYSTEM/EVENT`` with their filters, and no others. Never raises."""
         for event in self._events.keys() - events.keys():
             self._write(event, "enable", "0")
         for event, text in events.items():
-            if event not in self._events or self._events[event] != text:
-                self._write(event, "filter", text or ALL_PASS)
+            if self._events.get(event) != text:
+                self._write(event, "filter", text)
                 self._write(event, "enable", "1")
         self._events = dict(events)
 
