@@ -118,7 +118,8 @@ class Recorder:
         for name in wanted.keys() - self._running.keys():
             size = min(wanted[name].buffer_size, buffer_total // 2 // cpus)
             try:
-                buffers = RecordingBuffers(instance, name, max(4, size // 1024))
+                kib, marks = max(4, size // 1024), wanted[name].marks
+                buffers = RecordingBuffers(instance, name, kib, marks=marks)
             except (TracefsError, OSError) as error:
                 log.warning("the recording '%s' is off: %s", name, error)
                 continue
@@ -157,7 +158,9 @@ class Recorder:
                 filters.add(event, text)
             wanted = {event: filters.text(event) for event, _ in events}
             one.buffers.follow(wanted)
-            one.recorded = Recorded(tuple(wanted), tuple(attached), one.config.tracepoints)
+            one.recorded = Recorded(
+                tuple(wanted), tuple(attached), one.config.tracepoints, marks=one.config.marks
+            )
 
     def wiped(self) -> None:
         """Note that the kernel has emptied the buffers, as a deleted definition makes it."""

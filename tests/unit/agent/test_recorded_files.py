@@ -17,7 +17,7 @@ from kprobe_exporter.agent.recorded_files import Recorded, write_files
 from kprobe_exporter.model.records import Join, Layout
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.recording.directory import Directory
-from tests.support.fake_pages import HEADERS, pages
+from tests.support.fake_pages import HEADERS, PRINT_ID, marker, pages
 from tests.support.ring_buffer import event
 
 TID = 2_000_000_001
@@ -33,6 +33,10 @@ FORMATS = {
     "syscalls/sys_exit_nap": f"name: sys_exit_nap\nID: {END}\n{COMMON}"
     "\tfield:long ret;\toffset:8;\tsize:8;\tsigned:1;\n",
 }
+FORMATS["ftrace/print"] = (
+    f"name: print\nID: {PRINT_ID}\n{COMMON}\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
+    "\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n"
+)
 ENTER = Layout(1, "nap", "sys_enter_nap", "tracepoint", "sys_enter_nap", (Arg("clock", "int"),))
 EXIT = Layout(2, "nap", "sys_exit_nap", "tracepoint", "sys_exit_nap", (Arg("ret", "int"),))
 NAP = Layout(3, "nap", "nap", "joined", "nap", (Arg("clock", "int"), Arg("duration", "int")))
@@ -61,7 +65,7 @@ class Stopped:
     """An instance that has stopped, with the records of each CPU and their times."""
 
     def __init__(self, directory: Path, cpus: dict[int, list[tuple[int, bytes]]]) -> None:
-        self.files, self.path = Files(), "instances/x"
+        self.files, self.name, self.path = Files(), "slow.a", "instances/slow.a"
         self._pages = {cpu: directory / f"cpu{cpu}" for cpu in cpus}
         for cpu, records in cpus.items():
             self._pages[cpu].write_bytes(b"".join(pages(records)))
@@ -109,3 +113,25 @@ def test_call_whose_halves_are_on_two_cpus(tmp_path: Path, first: int) -> None:
     records = {first: [(10_001, enter(7))], 1 - first: sorted([*busy, (50_001, leave())])}
     recorded = Recorded((), [("nap", cast("Any", NAPS))])
     assert list(slices(drawn(tmp_path, records, recorded))) == [("nap", 10_001, 50_001)]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_marks_are_drawn_if_wanted(tmp_path: Path, wanted: bool) -> None:
+    """They are of two CPUs, and the last one names another process."""
+    long = "B|1|" + "n" * 150
+    records = {
+        0: [(10, marker(TID, f"{long}\n")), (40, marker(TID, "E|1\n"))],
+        1: [(20, marker(TID, "B|1|in\n"))],
+    }
+    records[1].append((30, marker(TID, "E|1\n")))
+    packets = drawn(tmp_path, records, Recorded(marks=wanted))
+    assert [*slices(packets)] == ([("in", 20, 30), ("n" * 150, 10, 40)] if wanted else [])
+    named = [packet.track_descriptor.name for packet in packets if packet.track_descriptor.parent_uuid]
+    assert ("marks" in named) == wanted
+
+
+def test_refused_marks_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own = os.getpid()
+    records = {0: [(10, marker(own, f"B|{own + 1}|forged\n")), (20, marker(own, f"E|{own}\n"))]}
+    assert [*slices(drawn(tmp_path, records, Recorded(marks=True)))] == []
+    assert caplog.messages == ["a timeline of slow.a lacks 1 mark with the id of another process"]
