@@ -1,5 +1,6 @@
 """Writes the window of a buffer that has stopped into the files of a recording."""
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from typing import BinaryIO, NamedTuple
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import record_filters
 from kprobe_exporter.config.recordings import Format
+from kprobe_exporter.errors import counted
 from kprobe_exporter.export.perfetto import Timeline
 from kprobe_exporter.export.trace_dat import write
 from kprobe_exporter.grammar.event_format import parse_format
@@ -19,20 +21,27 @@ from kprobe_exporter.plan.tracepoint import whole_event
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import KernelNames, read_files
 from kprobe_exporter.recording.directory import Directory
+from kprobe_exporter.recording.marks import SYSTEM, marks_layout
 from kprobe_exporter.recording.pages import describe_recording, page_geometry, pages_since, read_pages
 from kprobe_exporter.recording.timeline import TimelineEvents, clocks
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 
+log = logging.getLogger(__name__)
+
 ENDINGS: Mapping[Format, str] = {"trace.dat": "dat", "perfetto": "pftrace"}
 
 
 class Recorded(NamedTuple):
-    """The content of a buffer: its events as ``SYSTEM/EVENT``, the probes, and tracepoints as they are."""
+    """The content of a buffer: its events as ``SYSTEM/EVENT``, the probes, and tracepoints as they are.
+
+    ``marks``: programs' marks are drawn.
+    """
 
     events: Sequence[str] = ()
     probes: Sequence[tuple[str, Attached]] = ()
     tracepoints: Sequence[str] = ()
+    marks: bool = False
 
 
 def write_files(
@@ -100,6 +109,10 @@ def _draw(
             layout = whole_event(next(numbers), parse_format(text))
             events.add(event, layout)
             layouts[layout] = system
+    if recorded.marks:
+        layout = marks_layout(next(numbers))
+        events.add_marks(layout)
+        layouts[layout] = SYSTEM
     filters = record_filters(attached.part_filters for _, attached in recorded.probes)
 
     def deliver(batch: Batch) -> None:
@@ -109,3 +122,6 @@ def _draw(
         opened.seek(0)
     descriptors = {cpu: opened.fileno() for cpu, opened in pages.items()}
     read_files(stopped, form, descriptors, layouts, filters, KernelNames(threads, symbols), deliver)
+    if refused := events.finish():
+        refused_marks = counted(refused, "mark")
+        log.warning("a timeline of %s lacks %s with the id of another process", stopped.name, refused_marks)

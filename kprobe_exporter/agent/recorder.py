@@ -118,7 +118,8 @@ class Recorder:
         for name in wanted.keys() - self._running.keys():
             size = min(wanted[name].buffer_size, buffer_total // 2 // cpus)
             try:
-                buffers = RecordingBuffers(instance, name, max(4, size // 1024))
+                kib, marks = max(4, size // 1024), wanted[name].marks
+                buffers = RecordingBuffers(instance, name, kib, marks=marks)
             except (TracefsError, OSError) as error:
                 log.warning("the recording '%s' is off: %s", name, error)
                 continue
@@ -140,19 +141,26 @@ class Recorder:
     def follow(self, probes: Sequence[ProbeState]) -> None:
         """Record the events of these probes, as far as they record or count. Never raises."""
         for one in [*self._running.values()]:
-            filters, attached = SharedFilters(), []
-            for probe in probes:
-                if probe.records and any(fnmatchcase(probe.name, name) for name in one.config.probes):
-                    attached += [(probe.name, each) for each in probe.attachments]
-            parts = [part for _, each in attached for part in each.parts]
-            wanted = dict.fromkeys(one.config.tracepoints)
-            wanted |= {f"{part.system}/{part.event}": part.spec.kernel_filter for part in parts}
-            for event in one.config.tracepoints:
-                filters.add(event, None)
-            for part in parts:
-                filters.add(f"{part.system}/{part.event}", part.spec.kernel_filter)
-            one.buffers.follow({event: filters.text(event) for event in wanted})
-            one.recorded = Recorded(tuple(wanted), tuple(attached), one.config.tracepoints)
+            attached = [
+                (probe.name, each)
+                for probe in probes
+                if probe.records and any(fnmatchcase(probe.name, name) for name in one.config.probes)
+                for each in probe.attachments
+            ]
+            events: list[tuple[str, str | None]] = [(event, None) for event in one.config.tracepoints]
+            events += [
+                (f"{part.system}/{part.event}", part.spec.kernel_filter)
+                for _, each in attached
+                for part in each.parts
+            ]
+            filters = SharedFilters()
+            for event, text in events:
+                filters.add(event, text)
+            wanted = {event: filters.text(event) for event, _ in events}
+            one.buffers.follow(wanted)
+            one.recorded = Recorded(
+                tuple(wanted), tuple(attached), one.config.tracepoints, marks=one.config.marks
+            )
 
     def wiped(self) -> None:
         """Note that the kernel has emptied the buffers, as a deleted definition makes it."""

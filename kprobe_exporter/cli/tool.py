@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from kprobe_exporter.cli.named import NamedCommands
 from kprobe_exporter.cli.options import Seconds, kernel_errors, tell, tracefs_option
 from kprobe_exporter.cli.scope import scope_options
-from kprobe_exporter.cli.trace import tell_lost, tracing
+from kprobe_exporter.cli.trace import tell_lost, tell_marks, tracing
 from kprobe_exporter.diagnose.dry_run import look_each
 from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.probing.scope import Scope
@@ -174,6 +174,7 @@ def command(path: Path, values: Values | None = None, called: str | None = None)
         (listed, flag("--csv", "as_csv", help="Comma-separated values, for spreadsheets.")),
         (stacks, value("--flame", type=FILE, metavar="FILE", help="Write a flame graph instead of text.")),
         (rows, value("--perfetto", type=FILE, metavar="FILE", help="Write a timeline for ui.perfetto.dev.")),
+        (rows, flag("--marks", help="With --perfetto: also the marks that programs write.")),
         (True, flag("-v", "--verbose", help="Say what is attached.")),
         (True, flag("--emit-config", "emit", help="Print the agent's configuration.")),
         (True, tracefs_option),
@@ -234,6 +235,8 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
         return
     if given.get("as_json") and given.get("as_csv"):
         raise UsageError("--json and --csv do not go together: give one of them.")
+    if given.get("marks") and given.get("perfetto") is None:
+        raise UsageError("--marks draws in a timeline: give --perfetto FILE, too.")
     settings, probes = read_tool(tool)
     with tracing(given["tracefs"], verbose=given["verbose"]) as (files, probed_files, out):
         shown = Display(
@@ -250,7 +253,8 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
             files, probed_files, scope, out, seconds, tell, buffer_size=size, tgid=tgid
         ) as session:
             if (timeline := given.get("perfetto")) is not None:
-                lost = write_timeline(session, probes, timeline)
+                told = partial(tell_marks, files.root) if given.get("marks") else None
+                lost = write_timeline(session, probes, timeline, marks=told)
             else:
                 flame = given.get("flame")
                 lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=flame, tell=tell)

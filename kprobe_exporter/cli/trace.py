@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -54,6 +55,7 @@ class TraceOptions:
     flame: Path | None
     trace_dat: Path | None
     perfetto: Path | None
+    marks: bool
     emit: bool
     paths: tuple[Path, ...]
     tracefs: Path | None
@@ -149,6 +151,7 @@ Examples:
     metavar="FILE",
     help="Write a timeline, which ui.perfetto.dev shows: calls and pairs as slices.",
 )
+@click.option("--marks", is_flag=True, help="With --perfetto: also the marks that programs write.")
 @click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")
 @config_option("Trace the probes of a configuration instead, with --json as objects.")
 @tracefs_option
@@ -210,6 +213,8 @@ def _trace_configured(definition: str | None, options: TraceOptions) -> None:
             "-u": options.user_stacks and (options.stacks or options.count),
             "--by": bool(options.by),
             "--folded or --flame": options.profiles,
+            "--trace-dat": options.trace_dat is not None,
+            "--perfetto or --marks": options.perfetto is not None or options.marks,
             "--emit-config": options.emit,
         },
     )
@@ -265,7 +270,8 @@ def _trace(
                 lost = write_lines(session, probes, request.title, header=options.headers)
             elif options.perfetto is not None:
                 wanted = [each_event(probe, stacks=False) for probe in probes]
-                lost = write_timeline(session, wanted, options.perfetto, all_fields=True)
+                told = partial(tell_marks, files.root) if options.marks else None
+                lost = write_timeline(session, wanted, options.perfetto, all_fields=True, marks=told)
             elif options.profiles:
                 profile = count_stacks(session, probes, request.title, each=each, user=options.user_stacks)
                 tell(write_profile(profile, out, folded_text=options.folded, flame=options.flame))
@@ -283,6 +289,11 @@ def tell_lost(lost: int, why: str = "for the ring buffer was full") -> None:
     """Tell how many events were lost, if any, and what to do."""
     if lost:
         _warn(f"{lost:,} events were lost, {why}: a filter, -p or --count needs less.")
+
+
+def tell_marks(tracefs: Path, file: str) -> None:
+    """Tell to which file programs write their marks."""
+    tell(f"note: programs write their marks to {tracefs / file}.")
 
 
 def _trace_text(
@@ -344,6 +355,8 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
         "-s": options.stacks and way in ("-v", "--count", "--folded or --flame", "--perfetto"),
     }
     _refuse_idle(way, idle)
+    if options.marks and options.perfetto is None:
+        raise UsageError("--marks draws in a timeline: give --perfetto FILE, too.")
     if options.by and not options.count:
         raise UsageError("--by counts events: give --count, too.")
     if options.user_stacks and way not in ("", "--json", "--folded or --flame"):

@@ -48,6 +48,8 @@ class RecordingModel(Strict):
     """The conditions, one a probe. SIGUSR1 and `POST /-/record` always write the recording."""
     every: Annotated[Duration, Field(ge=1, examples=["10s"])] = 10.0
     """The seconds from one file to the next, at least; earlier conditions are refused."""
+    marks: bool = False
+    """Whether the files have the marks that programs write to the recording's `trace_marker`."""
     formats: Annotated[list[Format], Field(min_length=1, max_length=2)] = Field(default_factory=_formats)
     """`trace.dat` for trace-cmd and KernelShark, `perfetto` for ui.perfetto.dev."""
 

@@ -67,6 +67,7 @@ def record_of(model: RecordModel, probes: Sequence[Probe], report: Report) -> Re
             when,
             one.every,
             tuple(dict.fromkeys(one.formats)),
+            one.marks,
         )
     return RecordSettings(model.directory, model.max_bytes, model.max_files, tuple(found.values()))
 

@@ -30,6 +30,7 @@ class RecordingSettings(NamedTuple):
     when: tuple[Condition, ...] = ()
     every: float = 10.0
     formats: tuple[Format, ...] = ("trace.dat",)
+    marks: bool = False
 
     @property
     def counter(self) -> str:

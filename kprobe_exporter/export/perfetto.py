@@ -4,7 +4,8 @@ A trace is a sequence of packets (protos/perfetto/trace/trace_packet.proto of gi
 whose field numbers are used here). The first one relates the clocks. A track is described once, before its
 first event. Slices of one track must nest, as the calls of a thread do. The events of a pair may be in any
 threads, and pairs may overlap. Therefore the probe of a pair has lanes: a slice takes the first lane that has
-ended before the slice begins.
+ended before the slice begins. Marks of a program need not nest with its calls, so they have a track below
+that of their thread.
 """
 
 import struct
@@ -18,11 +19,11 @@ Value: TypeAlias = "str | int | float | bool | list[int] | None"
 # TracePacket
 _PACKET, _CLOCKS, _TIMESTAMP, _SEQUENCE, _EVENT, _FLAGS, _CLOCK_ID, _TRACK = 1, 6, 8, 10, 11, 13, 58, 60
 # TrackDescriptor, ProcessDescriptor, ThreadDescriptor
-_UUID, _NAME, _PROCESS, _THREAD, _PARENT = 1, 2, 3, 4, 5
+_UUID, _NAME, _PROCESS, _THREAD, _PARENT, _COUNTER = 1, 2, 3, 4, 5, 8
 _PID, _PROCESS_NAME, _OWNER, _TID, _THREAD_NAME = 1, 6, 1, 2, 5
 # TrackEvent
-_ANNOTATION, _TYPE, _TRACK_UUID, _EVENT_NAME = 4, 9, 11, 23
-_BEGIN, _END, _INSTANT = 1, 2, 3
+_ANNOTATION, _TYPE, _TRACK_UUID, _EVENT_NAME, _COUNTER_VALUE = 4, 9, 11, 23, 30
+_BEGIN, _END, _INSTANT, _COUNTED = 1, 2, 3, 4
 # DebugAnnotation
 _UNSIGNED, _SIGNED, _DOUBLE, _STRING, _ANNOTATION_NAME = 3, 4, 5, 6, 10
 
@@ -77,6 +78,26 @@ class Timeline:
         lane = next((number for number, end in enumerate(ends) if end <= start), len(ends))
         ends[lane : lane + 1] = [start + duration]
         self._slice(self._lane(probe, lane), name, start, duration, values)
+
+    def mark(self, thread: Thread, name: str, start: int, duration: int | None) -> None:
+        """Add a slice that this thread marked; ``duration`` is None for one that has not ended."""
+        parent = self._thread(thread)
+        uuid = self._described(("marks", parent), _text(_NAME, "marks") + _number(_PARENT, parent))
+        if duration is None:
+            self._event(uuid, _BEGIN, start, name, {})
+        else:
+            self._slice(uuid, name, start, duration, {})
+
+    def counter(self, thread: Thread, name: str, time: int, value: int) -> None:
+        """Add a value of a counter of this thread's process."""
+        self._thread(thread)
+        process = thread.id if thread.process is None else thread.process
+        parent = self._uuids["process", process]
+        descriptor = _text(_NAME, name) + field(_COUNTER, b"") + _number(_PARENT, parent)
+        uuid = self._described(("counter", process, name), descriptor)
+        signed = _number(_COUNTER_VALUE, value % (1 << 64))
+        event = _number(_TYPE, _COUNTED) + _number(_TRACK_UUID, uuid) + signed
+        self._put(_time(time) + field(_EVENT, event))
 
     def loss(self, cpu: int, start: int, end: int) -> None:
         """Mark an interval in which events of this CPU were lost."""

@@ -10,6 +10,7 @@ FieldKind: TypeAlias = Literal[
     "char",
     "symbol",
     "text",
+    "rest",
     "dynamic",
     "relative",
     "array",
@@ -18,11 +19,12 @@ FieldKind: TypeAlias = Literal[
     "comm",
     "program",
 ]
-"""``symbol`` is a kernel address, ``text`` a NUL-terminated string in the record. ``__data_loc`` (an offset
-from the record's start) leads to a ``dynamic`` string, ``__rel_loc`` (an offset from the field's end) to a
-``relative`` one. ``texts`` is an array of strings. ``vector`` is one up to the first null of the
-pointers at its guard, which are one more than its strings. ``comm``, the thread's name, is not in the record.
-``program`` is a ``dynamic`` path, of which the value is the name that the kernel gives its thread."""
+"""``symbol`` is a kernel address, ``text`` a NUL-terminated string in the record. ``rest`` is one that ends
+with the record. ``__data_loc`` (an offset from the record's start) leads to a ``dynamic`` string,
+``__rel_loc`` (an offset from the field's end) to a ``relative`` one. ``texts`` is an array of strings.
+``vector`` is one up to the first null of the pointers at its guard, which are one more than its strings.
+``comm``, the thread's name, is not in the record. ``program`` is a ``dynamic`` path, of which the value is
+the name that the kernel gives its thread."""
 
 
 class Field(NamedTuple):

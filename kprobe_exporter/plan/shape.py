@@ -104,6 +104,8 @@ def _field(arg: Arg, known: dict[str, FormatField], event: str, probe: bool) -> 
 
 
 def _string_kind(found: FormatField) -> FieldKind:
+    if not found.size:
+        return "rest"
     if found.type.startswith("__data_loc"):
         return "dynamic"
     return "relative" if found.type.startswith("__rel_loc") else "text"

@@ -9,6 +9,7 @@ from kprobe_exporter.export.perfetto import Clocks, Thread, Timeline
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
 from kprobe_exporter.recording.describe import describer, text
+from kprobe_exporter.recording.marks import Marks
 
 
 class _Event(NamedTuple):
@@ -30,6 +31,7 @@ class TimelineEvents:
         self._timeline = timeline
         self._name = name
         self._events: dict[int, _Event] = {}
+        self._marks, self._marks_id = Marks(timeline), -1
 
     def add(self, probe: str, layout: Layout, join: Join | None = None, *conditions: Where | None) -> None:
         """Register an installed probe before its records come. They have to meet the conditions."""
@@ -41,14 +43,27 @@ class TimelineEvents:
             nested=join is not None and (join.by == "stack" or join.key == ("tid",)),
         )
 
+    def add_marks(self, layout: Layout) -> None:
+        """Draw the records of `marks_layout` as marks of programs."""
+        self._marks_id = layout.layout_id
+
+    def finish(self) -> int:
+        """Draw marks that have not ended; return the number of those with the id of another process."""
+        self._marks.finish()
+        return self._marks.refused
+
     def consume(self, batch: Batch) -> None:
         """Add the events of a batch."""
+        for loss in batch.losses:
+            self._timeline.loss(loss.cpu, loss.start, loss.end)
+            self._marks.lose(loss.end)
         for record in batch.records:
+            if record[LAYOUT_ID] == self._marks_id:
+                self._marks.add(record)
+                continue
             event = self._events[record[LAYOUT_ID]]
             if event.passes(record):
                 self._draw(event, event.describe(record))
-        for loss in batch.losses:
-            self._timeline.loss(loss.cpu, loss.start, loss.end)
 
     def _draw(self, event: _Event, made: Mapping[str, Any]) -> None:
         tid = made["tid"]

@@ -16,6 +16,10 @@ from kprobe_exporter.source.pages import NEVER_ONLINE, UNKNOWN
 PULL_BYTES = 256 * 1024
 """Read at once from one CPU: some thousand events, which may have to wait for other CPUs' events."""
 
+READ_AHEAD_BYTES = 1024 * 1024
+"""Read of all CPUs together before the first record can be delivered: fewer records than MOST_HELD, because
+a record has at least 20 bytes. The pages of more CPUs than this has pages may exceed it."""
+
 MOST_PAGES = 64
 """The most pages that a parser takes at once."""
 
@@ -78,7 +82,7 @@ class BinaryPipe:
         self._parser = parser
         self._deliver = deliver
         self._budget = budget
-        self._pages = min(MOST_PAGES, max(1, PULL_BYTES // page))
+        self._page = page
         self._clock = clock
         self._own_threads = own_threads
         self._held: list[Record] = []
@@ -94,12 +98,14 @@ class BinaryPipe:
         started = self._clock()
         self._parser.set_own_threads(self._own_threads())
         left = dict.fromkeys(self._pipes, self._budget)
+        share = min(PULL_BYTES, READ_AHEAD_BYTES // max(1, len(self._pipes)))
+        pages = min(MOST_PAGES, max(1, share // self._page))
         # Starts of threads are read first: events of these threads need their processes.
         next_up = sorted((0, cpu < OF_THREADS, cpu) for cpu in self._pipes)
         while next_up:
             _, _, cpu = heappop(next_up)
             try:
-                got = self._parser.pull(self._pipes[cpu], cpu, min(self._pages, left[cpu]))
+                got = self._parser.pull(self._pipes[cpu], cpu, min(pages, left[cpu]))
             except OSError as error:
                 raise SourceError(
                     f"per_cpu/cpu{cpu % OF_THREADS}/trace_pipe_raw cannot be read any more: {error.strerror}."

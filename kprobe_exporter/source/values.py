@@ -61,6 +61,7 @@ def _plain(field: Field, names: Names) -> Read:
         "comm": lambda data, start, end, tid: names.comm(tid),
         "program": lambda data, start, end, tid: program_name(_located(field, data, start, start + at, end)),
         "text": lambda data, start, end, tid: _text(data, start + at, start + at + field.size),
+        "rest": lambda data, start, end, tid: _text(data, start + at, end),
         "dynamic": lambda data, start, end, tid: _located(field, data, start, start + at, end),
         "relative": lambda data, start, end, tid: _located(field, data, start, start + at, end),
         "texts": lambda data, start, end, tid: _texts(field, data, start, end),

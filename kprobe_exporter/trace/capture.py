@@ -36,6 +36,7 @@ from kprobe_exporter.plan.tracepoint import is_readable
 from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.probing.event_source import BufferReader, EventSource, choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
+from kprobe_exporter.recording.marks import SYSTEM, marks_layout
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.resolve import Resolver
@@ -65,6 +66,7 @@ class Capture:
 
     The kernel may refuse single probes that a pattern ``matched``; ``warn`` is called with a summary.
     ``pairing`` joins calls. ``facts`` are those of the processes of the records that were delivered last.
+    ``marks`` is the layout of programs' marks, None if they are not wanted.
     """
 
     plans: list[ProbePlan]
@@ -74,6 +76,7 @@ class Capture:
     warn: Callable[[str], None]
     pairing: Pairing = field(default_factory=Pairing)
     facts: ProcessFacts = field(default_factory=ProcessFacts)
+    marks: Layout | None = None
 
     @property
     def pipe(self) -> Pipe | None:
@@ -133,6 +136,7 @@ def collected(
     single: bool = False,
     all_fields: bool = False,
     facts: ProcessFacts | None = None,
+    marks: bool = False,
 ) -> Iterator[Capture]:
     """Install the probes without enabling them; stop recording on exit. Raises TracefsError.
 
@@ -140,7 +144,7 @@ def collected(
     of a pattern that the kernel refuses are omitted, with a warning that sums them up. If possible, the
     records are added up as they are read. If ``single``, they come one by one, with their process.
     ``all_fields``: a tracepoint without fetch arguments has all its readable fields. ``facts`` become those
-    of the processes of these records.
+    of the processes of these records. ``marks``: programs' marks are delivered, too.
     """
     instance = session.instance
     if _has_pair(probes) and instance.names is not None:
@@ -154,6 +158,7 @@ def collected(
     layout_ids, taken = itertools.count(), names_in_use(instance)
     matched = frozenset({probe.name for probe in found} - {probe.name for probe in probes})
     capture = Capture([], [], None, matched, session.warn, facts=facts or ProcessFacts())
+    capture.marks = marks_layout(next(layout_ids)) if marks else None
     refused: dict[str, str] = {}
     known = decoders(symbols.text, Pods(), kernel.types.words)
     try:
@@ -228,10 +233,11 @@ def _reading(
         session.buffer_kib,
     )
     own = follow()
+    marks = {capture.marks: SYSTEM} if capture.marks is not None else {}
     filters = record_filters(one.part_filters for one in capture.attached)
     buffers.prepare(
         symbols,
-        layouts | own,
+        layouts | own | marks,
         recipes,
         filters | capture.facts.starts(buffers.thread_started),
         Joins(joins, {} if single else capture.facts.changes),

@@ -16,6 +16,21 @@ LINE = rb"(?s).{16}-(\d+)\s.*?%s"
 """The trace line of a marker: the thread's name, 16 columns of arbitrary bytes, and then its id."""
 
 
+COPY = "options/copy_trace_marker"
+"""Whether an instance also records what is written to the ``trace_marker`` of the top level (Linux 6.15).
+
+A write to the top level ends with the first such instance that does not record, and fails
+(tracing_mark_write(), kernel/trace/trace.c). So the option must be off before recording stops."""
+
+
+def copy_marks(files: Tracefs, instance: str, *, on: bool) -> bool:
+    """Set COPY of an instance; return False if the kernel does not have it. Raises OSError."""
+    if not files.exists(f"{instance}/{COPY}"):
+        return False
+    files.write(f"{instance}/{COPY}", str(int(on)))
+    return True
+
+
 def marking_thread(write: Callable[[str, str], object], read: Callable[[], bytes]) -> int | None:
     """Return this thread's id as the kernel prints it, None if the marker is not found. Raises OSError.
 

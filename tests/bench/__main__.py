@@ -16,6 +16,7 @@ from tests.bench import (
     many,
     otlp,
     overhead,
+    recordings,
     scrape,
     stacks,
     start,
@@ -45,6 +46,7 @@ BENCHMARKS: Mapping[str, ModuleType] = {
     "stacks": stacks,
     "cpus": cpus,
     "tools": tools,
+    "recordings": recordings,
 }
 
 

@@ -36,6 +36,7 @@ StartAgent = Callable[..., AgentProcess]
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=SEED, help="of the random tests; 0 for a new one")
     parser.addoption("--events", type=int, default=50_000, help="that are read twice and compared")
+    parser.addoption("--kills", type=int, default=6, help="of an agent with a recording")
     parser.addoption("--seeds", type=int, default=24, help="of the differential tests: how many cases")
     parser.addoption("--first-seed", type=int, default=1, help="of them")
     parser.addoption("--at-once", type=int, default=20, help="of them: how many share an agent and a load")

@@ -173,7 +173,7 @@ def test_a_recording_that_is_written_is_removed_after_that(machine: Machine, wri
 def test_a_recording_that_the_kernel_refuses_is_off(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise TracefsError("no memory.")
 
     monkeypatch.setattr(recorder, "RecordingBuffers", refuse)

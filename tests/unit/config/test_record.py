@@ -25,14 +25,16 @@ def test_everything_that_is_given(config: Load) -> None:
         record(
             "{name: slow, probes: [read, tcp, 'tracepoint:sched:sched_switch'], window: 500ms,"
             " buffer_size: 64KiB, when: [{probe: read, where: duration > 500ms}, {probe: tcp}], every: 1m,"
-            " formats: [perfetto, trace.dat]}",
+            " formats: [perfetto, trace.dat], marks: true}",
             "directory: /rec, max_bytes: 1MiB, max_files: 2, ",
         )
     )
     when = Condition("read", "duration > 500ms"), Condition("tcp")
     tracepoints = ("sched/sched_switch",)
     names = ("read", "tcp", "tcp_*")
-    one = RecordingSettings("slow", names, tracepoints, 0.5, 65536, when, 60.0, ("perfetto", "trace.dat"))
+    one = RecordingSettings(
+        "slow", names, tracepoints, 0.5, 65536, when, 60.0, ("perfetto", "trace.dat"), True
+    )
     assert found.record == RecordSettings("/rec", 1 << 20, 2, (one,))
     assert [str(condition) for condition in when] == ["read: duration > 500ms", "tcp"]
 

@@ -146,6 +146,42 @@ def test_a_hostile_name_is_one_name(name: str) -> None:
     assert [(one.name, one.string_value) for one in event.debug_annotations] == [(expected, expected)]
 
 
+def test_marks_have_a_track_below_their_thread() -> None:
+    """They need not nest with the thread's calls."""
+    read = Read()
+    thread = Thread(7, 5, "worker")
+    read.timeline.call(thread, "write", 10, 10, {})
+    read.timeline.mark(thread, "request", 15, 30)
+    assert read.slices() == [("worker 5/7", "write", 10, 20), ("marks", "request", 15, 45)]
+    tracks = read.tracks()
+    [parent] = [
+        tracks[packet.track_descriptor.parent_uuid]
+        for packet in read.packets()
+        if packet.track_descriptor.name == "marks"
+    ]
+    assert parent == "worker 5/7"
+
+
+def test_mark_without_an_end_is_a_slice_without_one() -> None:
+    read = Read()
+    read.timeline.mark(Thread(7, 5, "worker"), "request", 15, None)
+    events = [packet.track_event for packet in read.packets() if packet.HasField("track_event")]
+    assert [(event.type, event.name) for event in events] == [(TrackEvent.TYPE_SLICE_BEGIN, "request")]
+
+
+def test_counter_of_a_process() -> None:
+    read = Read()
+    for tid, value in ((7, 3), (8, -4)):
+        read.timeline.counter(Thread(tid, 5, "worker"), "queue", 10 + tid, value)
+    packets = read.packets()
+    [track] = [one.track_descriptor for one in packets if one.track_descriptor.HasField("counter")]
+    assert (track.name, read.tracks()[track.parent_uuid]) == ("queue", "process ")
+    events = [one for one in packets if one.HasField("track_event")]
+    assert {one.track_event.track_uuid for one in events} == {track.uuid}
+    assert {one.track_event.type for one in events} == {TrackEvent.TYPE_COUNTER}
+    assert [(one.timestamp, one.track_event.counter_value) for one in events] == [(17, 3), (18, -4)]
+
+
 def test_losses_are_slices_of_their_cpu() -> None:
     read = Read()
     read.timeline.loss(3, 10, 30)

@@ -120,6 +120,22 @@ def test_records_of_all_cpus_come_in_the_order_of_time() -> None:
     assert made.times == [1, 2, 3, 5, 8, 9]
 
 
+def test_records_of_many_full_cpus_come_in_the_order_of_time() -> None:
+    """Their records are more than may wait, as those of a buffer that is read for the first time."""
+    ncpus, npages, length = 40, 64, 40
+    assert ncpus * npages * length > binary.MOST_HELD
+    every = range(ncpus * npages * length)
+    of_cpu = [every[cpu::ncpus] for cpu in range(ncpus)]
+    pages = {
+        cpu: [list(of_cpu[cpu][at : at + length]) for at in range(0, npages * length, length)]
+        for cpu in range(ncpus)
+    }
+    made = Delivered(pages)
+    made.now = len(every)
+    made.pipe.empty(last=True)
+    assert made.times == list(every)
+
+
 def test_what_happened_while_it_read_waits_for_the_other_cpus() -> None:
     made = Delivered({0: [[990, NOW + 1, NOW + 5]], 1: [[995]]})
     made.pipe.empty(last=False)
