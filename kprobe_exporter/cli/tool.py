@@ -254,4 +254,4 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
             else:
                 flame = given.get("flame")
                 lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=flame, tell=tell)
-    tell_lost(lost)
+    tell_lost(lost, "use a scope such as -p to record less")
