@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from kprobe_exporter.cli.options import Seconds, kernel_errors, tell, tracefs_op
 from kprobe_exporter.cli.scope import scope_options
 from kprobe_exporter.cli.trace import tell_lost, tracing
 from kprobe_exporter.diagnose.dry_run import look_each
-from kprobe_exporter.errors import UsageError, one_line
+from kprobe_exporter.errors import TracefsError, UsageError, one_line
 from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tools.load import (
@@ -95,17 +96,20 @@ def write_tools(formatter: click.HelpFormatter, tools: Sequence[Tool], missing: 
 
 def _summary(tool: Tool, missing: str | None) -> str:
     also = f" Also called {', '.join(tool.model.aliases)}." if tool.model.aliases else ""
-    return tool.model.help + (also if missing is None else f" NOT HERE: {one_line(missing)}.")
+    return tool.model.help + (also if missing is None else f" NOT HERE: {one_line(missing)}")
 
 
 def missing_here(tools: Sequence[Tool], tracefs: Path | None) -> dict[str, str]:
-    """Return why tools cannot run on this kernel, as far as reading tells. Raises TracefsError."""
+    """Return why tools cannot run on this kernel, as far as reading tells, and what to use instead.
+
+    Raises TracefsError.
+    """
     with mounted(tracefs) as root, kernel_errors():
         files = ReadOnlyTracefs(root)
         configs = [read_back(tool.text) for tool in tools]
         found = look_each(configs, running_kernel(files), Symbols(files).visible)
     return {
-        tool.name: (row.why[0] if row.why else row.state).rstrip(".")
+        tool.name: tool.missing(row.lacks or next(iter(row.why), row.state))
         for tool, rows in zip(tools, found, strict=True)
         for row in reversed(rows)
         if row.state == "down"
@@ -234,6 +238,19 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
         return
     if given.get("as_json") and given.get("as_csv"):
         raise UsageError("--json and --csv do not go together: give one of them.")
+    try:
+        _show(tool, scope, given)
+    except TracefsError:
+        missing = None
+        with suppress(TracefsError):
+            missing = missing_here([tool], given["tracefs"]).get(tool.name)
+        if missing is None:
+            raise
+        raise TracefsError(f"{tool.name} cannot run here: {missing}") from None
+
+
+def _show(tool: Tool, scope: Scope, given: dict[str, Any]) -> None:
+    """Run a tool with the options that all tools have. Raises TracefsError, StartError and UsageError."""
     settings, probes = read_tool(tool)
     with tracing(given["tracefs"], verbose=given["verbose"]) as (files, probed_files, out):
         shown = Display(

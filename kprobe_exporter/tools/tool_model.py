@@ -124,6 +124,8 @@ class ToolModel(Strict):
     """Command lines, as `tool NAME -p 1`, to their use, which `--help` shows."""
     aliases: dict[ToolName, dict[OptionName, str | int | float | bool]] = Field(default_factory=dict)
     """Other names of the tool to the options that each of them gives."""
+    instead: Help | None = None
+    """What is similar on a kernel that cannot have the tool's probes, in one sentence."""
     output: str = ""
     """A real output, which `--help` shows."""
 
