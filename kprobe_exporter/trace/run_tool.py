@@ -10,6 +10,7 @@ from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.load import Tool
 from kprobe_exporter.trace.count_stacks import count_stacks, loss_sentences, write_profile
 from kprobe_exporter.trace.emit import read_back
+from kprobe_exporter.trace.function_tracer import TRACERS, trace_functions
 from kprobe_exporter.trace.rows import Display, show_rows
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.tables import TableView, show_tables
@@ -53,6 +54,8 @@ def run_tool(
         for why in loss_sentences(profile):
             session.warn(why)
         return 0
+    if model.view in TRACERS:
+        return trace_functions(session, probes, model.view)
     interval = shown.interval or model.interval or (REFRESH if model.view == "top" else None)
     shown = shown._replace(interval=interval)
     machine = meminfo if any("meminfo_" in column.source for column in tool.columns) else dict
