@@ -29,7 +29,8 @@ class OpenCalls:
     ``lists`` holds them by the values that they share with their second halves, each after its place on the
     stack. No list is empty, and places fall along it; by ``key`` they are all 0, so there is one entry.
     ``unpaired`` counts halves by the joined layout_id; those that began before ``told_until`` were counted
-    when a loss broke them, though they are still open. ``only`` has the test of `Join.only` by layout_id.
+    when a loss broke them, though they are still open. ``evicted`` counts the unpaired halves that `trim`
+    dropped. ``only`` has the test of `Join.only` by layout_id.
     ``steps`` are the times of the steps so far, by id() of the first half.
     """
 
@@ -37,6 +38,7 @@ class OpenCalls:
         "_losses",
         "_most",
         "broken_until",
+        "evicted",
         "lists",
         "next_loss",
         "number",
@@ -50,6 +52,7 @@ class OpenCalls:
         self.lists: dict[Key, list[tuple[int, Record]]] = {}
         self.number = 0
         self.unpaired: Counter[int] = Counter()
+        self.evicted: Counter[int] = Counter()
         self.only: dict[int, Callable[[Record], bool]] = {}
         self.steps: dict[int, list[int | None]] = {}
         self.broken_until, self.told_until, self.next_loss = -NEVER, -NEVER, NEVER
@@ -79,7 +82,10 @@ class OpenCalls:
         room = self._most - self._most // 64
         for oldest in [*islice(self.lists, self.number - room)]:
             if self.number > room:
+                before = self.unpaired[oldest[0]]
                 self.drop(oldest)
+                if dropped := self.unpaired[oldest[0]] - before:
+                    self.evicted[oldest[0]] += dropped
 
     def pop(self, key: Key) -> Record:
         """Remove and return the last first half of a list."""

@@ -222,6 +222,9 @@ class Pairing:
         if opened.unpaired:
             batch.unpaired.update(opened.unpaired)
             opened.unpaired.clear()
+        if opened.evicted:
+            batch.evicted.update(opened.evicted)
+            opened.evicted.clear()
         return batch
 
     def _take_filtered(self, batch: Batch) -> None:

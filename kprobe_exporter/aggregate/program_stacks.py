@@ -9,7 +9,17 @@ from typing import NamedTuple, Protocol
 
 from kprobe_exporter.aggregate.attached_layout import UNKNOWN, Named
 from kprobe_exporter.aggregate.stack_counts import StackCounts
-from kprobe_exporter.model.stacks import NOTHING, Addresses, Frames, Place, Profile, Stack, StackTally, Weight
+from kprobe_exporter.model.stacks import (
+    NOTHING,
+    Addresses,
+    Frames,
+    Place,
+    Profile,
+    Stack,
+    StackLoss,
+    StackTally,
+    Weight,
+)
 
 MOST_WAITING = 16_384
 """Different stacks that wait for their places. Hits with further ones are lost."""
@@ -105,7 +115,7 @@ class ProgramStacks:
             before = self._waiting.get(key)
             if before is None:
                 if len(self._waiting) >= MOST_WAITING or self._addresses >= MOST_ADDRESSES:
-                    counts.lose(weight.hits)
+                    counts.lose(weight.hits, StackLoss.PROGRAMS)
                     return
                 self._addresses += len(addresses)
                 self._work()
@@ -113,7 +123,7 @@ class ProgramStacks:
 
     def add_open(self, counts: StackCounts, tallies: Iterable[StackTally], without: int) -> None:
         """Count the stacks with which what is outstanding began, and those that are unknown."""
-        counts.lose(without)
+        counts.lose(without, StackLoss.ABSENT)
         for _, kernel, process, addresses, weight in tallies:
             self.add(counts, kernel, process, addresses, weight)
 

@@ -8,7 +8,7 @@ from kprobe_exporter.aggregate.recipes import Getter, getter, passes
 from kprobe_exporter.aggregate.stack_counts import StackCounts
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
-from kprobe_exporter.model.stacks import Addresses, Stack, Weight
+from kprobe_exporter.model.stacks import Addresses, Stack, StackLoss, Weight
 
 MOST_OPEN = 16_384
 """Stacks that are kept for calls and pairs that are open. Beyond that, the oldest go, and are lost."""
@@ -39,7 +39,7 @@ class _Weigher:
         """Return what a record that passes adds to its stack; None if it is an error, which has no weight."""
         value = 0 if self._weight is None else self._weight(record)
         if not isinstance(value, int):
-            self.counts.lose(1)
+            self.counts.lose(1, StackLoss.ABSENT)
             return None
         return Weight(1, value) if value >= 0 else None  # the kernel's trigger leaves out errors, too
 
@@ -47,7 +47,7 @@ class _Weigher:
         """Count the records before the last batch that have no stack by now as lost."""
         missing = self.due - self.seen
         if missing > self.missing:
-            self.counts.lose(missing - self.missing)
+            self.counts.lose(missing - self.missing, StackLoss.ABSENT)
             self.missing = missing
         self.due = self.expected
 
@@ -127,7 +127,7 @@ class RecordedStacks:
         for weigher in single.values():
             weigher.count_missing()
         for late in self._overdue.values():
-            late.weigher.counts.lose(1)
+            late.weigher.counts.lose(1, StackLoss.ABSENT)
         self._overdue, self._waiting = self._waiting, {}
         self._take_tallies(batch)
 
@@ -139,7 +139,7 @@ class RecordedStacks:
                 self._programs.add(weigher.counts, kernel, process, addresses, weight)
         for layout_id, hits in batch.without_stack.items():
             if (weigher := weighers.get(layout_id)) is not None:
-                weigher.counts.lose(hits)
+                weigher.counts.lose(hits, StackLoss.ABSENT)
 
     def _stacks_of(self, batch: Batch) -> Iterator[_Seen]:
         """Yield the stacks that are complete, those of programs with those of the kernel that follow them."""

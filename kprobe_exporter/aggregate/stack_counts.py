@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,7 +11,16 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
-from kprobe_exporter.model.stacks import NOTHING, Frames, Place, Profile, Stack, StackReading, Weight
+from kprobe_exporter.model.stacks import (
+    NOTHING,
+    Frames,
+    Place,
+    Profile,
+    Stack,
+    StackLoss,
+    StackReading,
+    Weight,
+)
 
 Names: TypeAlias = Callable[[Iterable[Place]], Mapping[Place, bytes]]
 """Returns the functions that are known at places of programs."""
@@ -101,7 +111,7 @@ class StackCounts:
         self._lock = self._room.lock
         self._stacks: dict[Frames, tuple[Weight, float]] = {}  # each with when it was seen, the oldest first
         self._bytes = 0
-        self._lost = 0
+        self._losses = Counter(dict.fromkeys(StackLoss, 0))
         self._since = time.time_ns()
 
     def add(self, frames: Stack, weight: Weight, of_program: Frames = ()) -> None:
@@ -110,14 +120,14 @@ class StackCounts:
         with self._lock:
             before, _ = self._stacks.pop(stack, (None, 0.0))
             if before is None and not self._has_room_for(stack):
-                self._lost += weight.hits
+                self._losses[StackLoss.NO_ROOM] += weight.hits
                 return
             self._stacks[stack] = (before or NOTHING).plus(weight), self._limits.clock()
 
-    def lose(self, hits: int) -> None:
+    def lose(self, hits: int, cause: StackLoss) -> None:
         """Count hits whose stack is unknown."""
         with self._lock:
-            self._lost += hits
+            self._losses[cause] += hits
 
     def close(self) -> None:
         """Free the room of all stacks. Hits that come later are lost."""
@@ -129,7 +139,7 @@ class StackCounts:
     @property
     def lost(self) -> int:
         """The hits so far whose stack was not kept or is unknown."""
-        return self._lost
+        return self._losses.total()
 
     def profile(self, names: Names = lambda _: {}) -> Profile:
         """Return all that was counted and is kept, with the names of programs' functions."""
@@ -137,7 +147,7 @@ class StackCounts:
             if self._limits.ttl:
                 self._forget(self._limits.ttl)
             counted = [(stack, weight) for stack, (weight, _) in self._stacks.items()]
-            lost, until = self._lost, time.time_ns()
+            losses, until = +self._losses, time.time_ns()
         places = {frame for stack, _ in counted for frame in stack if isinstance(frame, Place)}
         known = names(places) if places else {}
         stacks: dict[Stack, Weight] = {}
@@ -145,7 +155,7 @@ class StackCounts:
             # Two places in one function are one frame, as in what the kernel names.
             stack = tuple([one if isinstance(one, bytes) else known.get(one, one.name) for one in frames])
             stacks[stack] = stacks.get(stack, NOTHING).plus(weight)
-        return Profile(self.probe, self.weigh, stacks, lost, self._since, until)
+        return Profile(self.probe, self.weigh, stacks, losses.total(), self._since, until, losses)
 
     def _has_room_for(self, stack: Frames) -> bool:
         """Return whether there is room for a new stack, which is taken then."""
@@ -160,7 +170,7 @@ class StackCounts:
             if largest is self:
                 break
             oldest = next(iter(largest._stacks))
-            largest._lost += largest._stacks[oldest][0].hits
+            largest._losses[StackLoss.NO_ROOM] += largest._stacks[oldest][0].hits
             largest._drop(oldest)
         return False
 
@@ -198,4 +208,4 @@ class StackDeltas:
             if grown.hits > 0:
                 self._counts.add(stack, grown._replace(total=grown.total % (1 << 64)))
         if reading.dropped > last.dropped:
-            self._counts.lose(reading.dropped - last.dropped)
+            self._counts.lose(reading.dropped - last.dropped, StackLoss.TABLE_FULL)

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from kprobe_exporter.cli.options import Seconds, kernel_errors, tell, tracefs_op
 from kprobe_exporter.cli.scope import scope_options
 from kprobe_exporter.cli.trace import tell_lost, tell_marks, tracing
 from kprobe_exporter.diagnose.dry_run import look_each
-from kprobe_exporter.errors import UsageError, one_line
-from kprobe_exporter.probing.scope import Scope
+from kprobe_exporter.errors import TracefsError, UsageError, one_line
+from kprobe_exporter.probing.scope import OF_EVENTS, OF_TRACERS, Scope
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tools.load import (
     ADDED,
@@ -30,6 +31,7 @@ from kprobe_exporter.tools.load import (
 )
 from kprobe_exporter.tools.tool_model import OptionModel, OptionType
 from kprobe_exporter.trace.emit import read_back
+from kprobe_exporter.trace.function_tracer import TRACERS, tracer_lacked
 from kprobe_exporter.trace.rows import Display
 from kprobe_exporter.trace.run_tool import read_tool, records_process, run_tool
 from kprobe_exporter.trace.session import trace_session
@@ -95,17 +97,26 @@ def write_tools(formatter: click.HelpFormatter, tools: Sequence[Tool], missing: 
 
 def _summary(tool: Tool, missing: str | None) -> str:
     also = f" Also called {', '.join(tool.model.aliases)}." if tool.model.aliases else ""
-    return tool.model.help + (also if missing is None else f" NOT HERE: {one_line(missing)}.")
+    return tool.model.help + (also if missing is None else f" NOT HERE: {one_line(missing)}")
 
 
 def missing_here(tools: Sequence[Tool], tracefs: Path | None) -> dict[str, str]:
-    """Return why tools cannot run on this kernel, as far as reading tells. Raises TracefsError."""
+    """Return why tools cannot run on this kernel, as far as reading tells, and what to use instead.
+
+    Raises TracefsError.
+    """
     with mounted(tracefs) as root, kernel_errors():
         files = ReadOnlyTracefs(root)
+        lacking = {
+            tool.name: tool.missing(why)
+            for tool in tools
+            if tool.model.view in TRACERS and (why := tracer_lacked(files, tool.model.view)) is not None
+        }
+        tools = [tool for tool in tools if tool.model.view not in TRACERS]
         configs = [read_back(tool.text) for tool in tools]
-        found = look_each(configs, running_kernel(files), Symbols(files).visible)
-    return {
-        tool.name: (row.why[0] if row.why else row.state).rstrip(".")
+        found = look_each(configs, running_kernel(files), Symbols(files).visible) if configs else []
+    return lacking | {
+        tool.name: tool.missing(row.lacks or next(iter(row.why), row.state))
         for tool, rows in zip(tools, found, strict=True)
         for row in reversed(rows)
         if row.state == "down"
@@ -157,20 +168,21 @@ def command(path: Path, values: Values | None = None, called: str | None = None)
         _run(path, scope, given, values or {})
 
     flag, value = partial(click.option, is_flag=True), click.option
-    rows, stacks = view == "rows", view == "stacks"
-    listed = view not in ("hist", "stacks")
+    rows, text = view == "rows", view in TRACERS
+    stacks = view == "stacks"
+    listed = not (view in ("hist", "stacks") or text)
     most = "End after so many rows." if rows else "Show at most so many rows."
     common = [
         (True, value("-d", "--duration", "seconds", type=Seconds(), metavar="SECS", help="End after that.")),
         (listed, value("-n", "--rows", "most", type=POSITIVE, metavar="ROWS", help=most)),
         (
-            not (rows or stacks),
+            not (rows or stacks or text),
             value("-i", "--interval", type=Seconds(), metavar="SECS", help="Show each interval's numbers."),
         ),
-        (not stacks, value("--add", "added", multiple=True, type=PLACES, help=ADD)),
-        (not stacks, flag("-T", "--timestamp", help="Begin with the time of day.")),
+        (not (stacks or text), value("--add", "added", multiple=True, type=PLACES, help=ADD)),
+        (not (stacks or text), flag("-T", "--timestamp", help="Begin with the time of day.")),
         (rows, flag("-s", "--stacks", help="Show the kernel stack below each row.")),
-        (not stacks, flag("--json", "as_json", help="One JSON object a line.")),
+        (not (stacks or text), flag("--json", "as_json", help="One JSON object a line.")),
         (listed, flag("--csv", "as_csv", help="Comma-separated values, for spreadsheets.")),
         (stacks, value("--flame", type=FILE, metavar="FILE", help="Write a flame graph instead of text.")),
         (rows, value("--perfetto", type=FILE, metavar="FILE", help="Write a timeline for ui.perfetto.dev.")),
@@ -237,7 +249,23 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
         raise UsageError("--json and --csv do not go together: give one of them.")
     if given.get("marks") and given.get("perfetto") is None:
         raise UsageError("--marks draws in a timeline: give --perfetto FILE, too.")
+    try:
+        _show(tool, scope, given)
+    except TracefsError:
+        missing = None
+        with suppress(TracefsError):
+            missing = missing_here([tool], given["tracefs"]).get(tool.name)
+        if missing is None:
+            raise
+        raise TracefsError(f"{tool.name} cannot run here: {missing}") from None
+
+
+def _show(tool: Tool, scope: Scope, given: dict[str, Any]) -> None:
+    """Run a tool with the options that all tools have. Raises TracefsError, StartError and UsageError."""
     settings, probes = read_tool(tool)
+    by_tracer = tool.model.view in TRACERS
+    if by_tracer and scope.comm is not None:
+        raise UsageError("--comm narrows events alone, and not a tracer of functions: give another scope.")
     with tracing(given["tracefs"], verbose=given["verbose"]) as (files, probed_files, out):
         shown = Display(
             "json" if given.get("as_json") else "csv" if given.get("as_csv") else "text",
@@ -248,9 +276,9 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
             given.get("interval"),
         )
         tgid, seconds = records_process(tool, probes), given.get("seconds")
-        size = settings.buffer_size
+        size, lists = settings.buffer_size, OF_TRACERS if by_tracer else OF_EVENTS
         with trace_session(
-            files, probed_files, scope, out, seconds, tell, buffer_size=size, tgid=tgid
+            files, probed_files, scope, out, seconds, tell, buffer_size=size, tgid=tgid, lists=lists
         ) as session:
             if (timeline := given.get("perfetto")) is not None:
                 told = partial(tell_marks, files.root) if given.get("marks") else None
@@ -258,4 +286,4 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
             else:
                 flame = given.get("flame")
                 lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=flame, tell=tell)
-    tell_lost(lost)
+    tell_lost(lost, "use a scope such as -p to record less")

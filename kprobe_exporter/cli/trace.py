@@ -20,7 +20,7 @@ from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.resolve import tracepoint_named
 from kprobe_exporter.trace.capture import each_event
-from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
+from kprobe_exporter.trace.count_stacks import count_stacks, loss_sentences, write_profile
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.loops import show_counts, write_events, write_lines
 from kprobe_exporter.trace.objects import show_object, show_text
@@ -231,7 +231,7 @@ def _trace_configured(definition: str | None, options: TraceOptions) -> None:
             return
         show = show_object if options.as_json else show_text
         lost = write_events(session, probes, show, stacks=options.stacks, user_stacks=options.user_stacks)
-    tell_lost(lost)
+    tell_lost(lost, "use -p, or a filter in the configuration, to record less")
 
 
 def _trace(
@@ -275,20 +275,21 @@ def _trace(
             elif options.profiles:
                 profile = count_stacks(session, probes, request.title, each=each, user=options.user_stacks)
                 tell(write_profile(profile, out, folded_text=options.folded, flame=options.flame))
-                lost = profile.lost
+                for why in loss_sentences(profile):
+                    session.warn(why)
             else:
                 title = f"{request.title}{f' if {filter_text}' if filter_text else ''}"
                 narrowed = each or filter_text is not None
                 show_counts(session, probes, title, narrowed=narrowed, each=each)
         else:
             lost = _trace_text(session, probed_files, request, filter_text, options)
-    tell_lost(lost, why="or had no stack" if options.profiles else "for the ring buffer was full")
+    tell_lost(lost, "use a filter, -p or --count to record less")
 
 
-def tell_lost(lost: int, why: str = "for the ring buffer was full") -> None:
+def tell_lost(lost: int, remedy: str) -> None:
     """Tell how many events were lost, if any, and what to do."""
     if lost:
-        _warn(f"{lost:,} events were lost, {why}: a filter, -p or --count needs less.")
+        _warn(f"{lost:,} events were lost because the ring buffer was full: {remedy}.")
 
 
 def tell_marks(tracefs: Path, file: str) -> None:

@@ -1,7 +1,7 @@
 """Loads configuration files into one checked Config, or reports all their problems at once."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -51,7 +51,17 @@ def load(paths: Sequence[Path], decoders: Decoders, environ: Mapping[str, str] =
     None, and raise ValueError for bad ones. ``environ`` holds the variables of `otlp`. Raises ConfigError
     with all problems at once.
     """
-    return _Loading(decoders, environ).config(paths)
+    return _Loading(decoders, environ).config(lambda loading: loading.read_files(paths))
+
+
+def load_text(text: str, decoders: Decoders, environ: Mapping[str, str] = os.environ) -> Config:
+    """Check a configuration that is in no file, such as a terminal tool's. Raises ConfigError.
+
+    Sentences about its probes name no line.
+    """
+    return _Loading(decoders, environ).config(
+        lambda loading: [loading.report_of(YamlSource("", text.encode()))]
+    )
 
 
 class _Loading:
@@ -66,9 +76,9 @@ class _Loading:
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
 
-    def config(self, paths: Sequence[Path]) -> Config:
-        """Load and check the files. Raises ConfigError."""
-        files = list(self._files(paths))
+    def config(self, read_in: Callable[["_Loading"], Iterable[Report]]) -> Config:
+        """Check the files that are read in. Raises ConfigError."""
+        files = list(read_in(self))
         with_otlp = [file for file in files if "otlp" in _whole(file)]
         # A file that could not be read as a whole may be the one with `otlp`.
         self.has_otlp = bool(self.problems or with_otlp or any(file.source.readable for file in files))
@@ -107,15 +117,19 @@ class _Loading:
             checked if checked is not None and checked.recordings else None,
         )
 
-    def _files(self, paths: Sequence[Path]) -> Iterator[Report]:
+    def report_of(self, source: YamlSource) -> Report:
+        """Return the collector of a file's problems, once variables are filled in."""
+        file = Report(source, (), self.problems, self.warnings)
+        fill_in(file, self.environ)
+        return file
+
+    def read_files(self, paths: Sequence[Path]) -> Iterator[Report]:
+        """Read the files, or those in directories; files that cannot be read become problems."""
         for path in paths:
             current = path
             try:
                 for current in expand(path):
-                    source = YamlSource(str(current), read(current))
-                    file = Report(source, (), self.problems, self.warnings)
-                    fill_in(file, self.environ)
-                    yield file
+                    yield self.report_of(YamlSource(str(current), read(current)))
             except Unusable as error:
                 self.problems.append(Problem(str(current), 1, 1, "(file)", str(error)))
             except ConfigError as error:

@@ -97,8 +97,8 @@ class YamlSource:
 
     def place_of(self, path: Path) -> tuple[str, int, int] | None:
         """Return the file, line and column, counted from 1, of the first character of a scalar; None if it
-        is not in the text."""
-        if (place := self._values.get(path)) is None:
+        is not in the text, or the text in no file."""
+        if (place := self._values.get(path)) is None or not self.file:
             return None
         return self.file, place.line + 1, (place.column if place.text is None else place.text) + 1
 

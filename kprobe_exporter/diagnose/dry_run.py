@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.model import Config, Probe
+from kprobe_exporter.diagnose.lacking import lacked
 from kprobe_exporter.errors import ProbeRefused, one_line
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.identity.running import RunningContainers
@@ -30,7 +31,11 @@ from kprobe_exporter.tracefs.kernel_files import KernelFiles
 
 @dataclass(frozen=True, slots=True)
 class DryRunRow:
-    """How one probe would be attached. ``plan`` is empty for one that would not be."""
+    """How one probe would be attached. ``plan`` is empty for one that would not be.
+
+    ``lacks`` is then the part of the kernel that each of its alternatives needs, as a sentence; None if only
+    ``why`` tells.
+    """
 
     probe: str
     state: ShownState
@@ -38,6 +43,7 @@ class DryRunRow:
     target: str
     plan: str
     why: tuple[str, ...] = ()
+    lacks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,8 @@ def resolve(config: Config, known: Known) -> list[DryRunRow]:
             row = _settle(probe, ways, known, taken)
             if known.uretprobes and row.state in ("up", "unsure") and RETURNS.search(row.target):
                 row = replace(row, why=(*row.why, known.uretprobes))
+            if row.state == "down":
+                row = replace(row, lacks=lacked(probe.attach, known.has, known.eprobes))
             rows.append(row)
         else:
             rows.append(row_of(probe, "disabled", None, "'enabled: false' in the configuration", {}))

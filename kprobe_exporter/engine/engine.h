@@ -423,6 +423,7 @@ bool engine_add_open(struct engine *engine, uint32_t join, uint64_t before, enum
 struct join_counts {
     uint64_t begun;                 /* first halves */
     uint64_t unpaired;              /* halves whose other half is missing or in doubt */
+    uint64_t evicted;               /* those of them that were dropped because too many were open */
 };
 
 /* Return a join's counts since the last call. */

@@ -244,9 +244,9 @@ bool engine_add_open(struct engine *engine, uint32_t join, uint64_t before, enum
 struct join_counts engine_take_join_counts(struct engine *engine, uint32_t join)
 {
     struct join_state *state = &engine->calls->joins[join];
-    struct join_counts counts = {state->begun, state->unpaired};
+    struct join_counts counts = {state->begun, state->unpaired, state->evicted};
 
-    state->begun = state->unpaired = 0;
+    state->begun = state->unpaired = state->evicted = 0;
     return counts;
 }
 

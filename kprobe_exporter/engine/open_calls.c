@@ -143,15 +143,25 @@ void drop_before(struct open_calls *calls, struct call_list *list, uint64_t unti
         remove_list(calls, list);
 }
 
+/* Drop the oldest list, and count its halves as evicted. */
+static void evict_oldest(struct open_calls *calls)
+{
+    struct join_state *join = &calls->joins[calls->oldest->join];
+    uint64_t before = join->unpaired;
+
+    drop_list(calls, calls->oldest);
+    join->evicted += join->unpaired - before;
+}
+
 /* Drop the oldest lists, a 64th at once, if more is open than the bounds allow. */
 void trim(struct open_calls *calls)
 {
     if (calls->nhalves > calls->max_halves)
         while (calls->oldest != NULL && calls->nhalves > calls->max_halves - calls->max_halves / 64)
-            drop_list(calls, calls->oldest);
+            evict_oldest(calls);
     if (calls->bytes > MAX_OPEN_BYTES)
         while (calls->oldest != NULL && calls->bytes > MAX_OPEN_BYTES - MAX_OPEN_BYTES / 64)
-            drop_list(calls, calls->oldest);
+            evict_oldest(calls);
 }
 
 /* Copy a record and its stacks, with room for the times of steps; NULL without memory. */

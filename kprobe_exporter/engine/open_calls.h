@@ -65,6 +65,7 @@ struct join_state {
     struct join_plan plan;
     uint64_t begun;                 /* first halves */
     uint64_t unpaired;              /* halves whose other half is missing or in doubt */
+    uint64_t evicted;               /* those of them that were dropped because too many were open */
     uint64_t distance;              /* bytes by which a return's stack pointer is above its entry's */
     uint64_t matched;               /* returns with this distance */
     uint64_t votes[NDISTANCES];     /* for other distances, by 8 bytes */

@@ -133,8 +133,9 @@ class Batch:
 
     ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
     its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
-    the events that belong to a pair whose other half is missing, by the joined layout's id; ``table_full``
-    those that found no room in a hist table, by layout_id.
+    the events that belong to a pair whose other half is missing, by the joined layout's id, and
+    ``evicted`` those of them that were dropped because too many were open; ``table_full`` those that found no
+    room in a hist table, by layout_id.
 
     ``stack_tallies`` are the stacks of layouts whose recipe counts them; ``without_stack`` is the number of
     records that have none, or no value to weigh it by, by layout_id.
@@ -163,6 +164,7 @@ class Batch:
     user_stacks: list[tuple[Record, int, Addresses]] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     unpaired: Counter[int] = field(default_factory=Counter)
+    evicted: Counter[int] = field(default_factory=Counter)
     table_full: Counter[int] = field(default_factory=Counter)
     stack_tallies: list[StackTally] = field(default_factory=list)
     without_stack: Counter[int] = field(default_factory=Counter)

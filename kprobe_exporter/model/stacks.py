@@ -1,6 +1,8 @@
 """Counted stacks: the hist trigger that counts them, and what was counted of all. Frozen values."""
 
 from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 
@@ -89,6 +91,23 @@ class StackTally(NamedTuple):
     weight: Weight
 
 
+class StackLoss(StrEnum):
+    """Why hits are in no stack."""
+
+    OVERRUN = "overrun"
+    """The ring buffer was full."""
+    ABSENT = "absent"
+    """No stack came with the event, or no value to weigh it by."""
+    TABLE_FULL = "table_full"
+    """The kernel's table of stacks was full."""
+    NO_ROOM = "no_room"
+    """So many different stacks are kept that there was no room for another one."""
+    PROGRAMS = "programs"
+    """Too many stacks waited until their places in programs were found."""
+    EVICTED = "evicted"
+    """It was open, and was dropped because too many were."""
+
+
 class StackReading(NamedTuple):
     """The table of a `StackTable` as it was read. ``dropped`` counts events whose stack found it full."""
 
@@ -100,7 +119,7 @@ class Profile(NamedTuple):
     """The stacks of one probe since they are counted. ``lost`` are hits whose stack was not kept or not read.
 
     ``weigh`` is the field that is summed, None if only hits are counted. ``since`` and ``until`` are Unix
-    time in nanoseconds.
+    time in nanoseconds. ``losses`` are the lost hits by their causes, empty where these are not known.
     """
 
     probe: str
@@ -109,6 +128,7 @@ class Profile(NamedTuple):
     lost: int
     since: int
     until: int
+    losses: Mapping[StackLoss, int] = MappingProxyType({})
 
     @property
     def hits(self) -> int:

@@ -31,6 +31,19 @@ RECORDED, LEFT = "set_event_pid", "set_event_notrace_pid"
 """The kernel's lists of recorded threads and, since 5.7, of threads that are not recorded despite the first
 list. If event-fork is set, a new thread gets the entries of its starter, and loses them when it ends."""
 
+
+class ThreadLists(NamedTuple):
+    """The files of an instance that limit what it records to some threads: two lists, and an option."""
+
+    recorded: str = RECORDED
+    left: str = LEFT
+    follow_forks: str = "options/event-fork"
+
+
+OF_EVENTS = ThreadLists()
+OF_TRACERS = ThreadLists("set_ftrace_pid", "set_ftrace_notrace_pid", "options/function-fork")
+"""The lists for events, and those for the function tracers, which events do not heed."""
+
 MAX_TIDS = 1000
 """Threads in one write to the kernel. Each write waits for its readers, 30 ms, for one thread or many."""
 
@@ -92,17 +105,19 @@ class ScopedThreads:
         host_ids: HostIds | None = None,
         proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
+        lists: ThreadLists = OF_EVENTS,
     ) -> None:
-        """Narrow the instance; no event may be enabled yet.
+        """Narrow the instance by its ``lists``; no event may be enabled yet.
 
         Raises StartError if there is no such process, container or cgroup, UsageError for a name that no
         thread can have, and TracefsError or OSError.
         """
         self._instance, self._host_ids, self._proc, self._clock = instance, host_ids, proc, clock
+        self._files = lists
         if scope.has_properties and scope.cgroup is None and (place := host_proc(proc)) is not None:
             self._host_ids, self._proc = None, place  # a cgroup lists the ids of this process's namespace
         self.translated: dict[int, int] = {}
-        self._can_exclude = self._host_ids is None and instance.files.exists(f"{instance.path}/{LEFT}")
+        self._can_exclude = self._host_ids is None and instance.files.exists(f"{instance.path}/{lists.left}")
         self._excludes = False
         self._due = float("-inf")
         self._threads = self._selected(scope)
@@ -112,10 +127,10 @@ class ScopedThreads:
         if self._threads is None:
             return
         if scope.children or scope.has_properties:
-            instance.write("options/event-fork", "1")
+            instance.write(lists.follow_forks, "1")
         self.look()
-        if not self._list(RECORDED):  # without a list, every thread is recorded
-            self._write(RECORDED, {KTHREADD})
+        if not self._list(self._files.recorded):  # without a list, every thread is recorded
+            self._write(self._files.recorded, {KTHREADD})
             self._exclude({KTHREADD}, set())
         if scope.children or scope.tid is not None:
             self._threads = None  # the kernel does the rest
@@ -126,11 +141,11 @@ class ScopedThreads:
         if self._threads is None or begin < self._due:
             return
         for _ in range(MAX_ROUNDS):
-            before = self._list(RECORDED)
+            before = self._list(self._files.recorded)
             found = self._translated(self._threads())
-            listed = self._list(RECORDED)
+            listed = self._list(self._files.recorded)
             missing = {own: found[own] for own in found if found[own] not in listed and self._lives(own)}
-            self._write(RECORDED, missing.values())
+            self._write(self._files.recorded, missing.values())
             strays = (before & listed).difference(found.values())
             self._exclude({tid for tid in strays if self._can_exclude and self._lives(tid)}, found.values())
             if not missing:
@@ -142,12 +157,12 @@ class ScopedThreads:
         """Leave out threads that the kernel has listed, and no longer the ones that are ``found`` again."""
         if not self._can_exclude or not (strays or self._excludes):
             return
-        excluded = self._list(LEFT)
+        excluded = self._list(self._files.left)
         if again := excluded.intersection(found):
-            self._instance.files.truncate(f"{self._instance.path}/{LEFT}")  # no id can be taken out alone
+            self._instance.files.truncate(f"{self._instance.path}/{self._files.left}")  # no id goes alone
             excluded -= again
-            self._write(LEFT, excluded)
-        self._write(LEFT, strays - excluded)
+            self._write(self._files.left, excluded)
+        self._write(self._files.left, strays - excluded)
         self._excludes = True
 
     def _lives(self, tid: int) -> bool:
@@ -166,7 +181,8 @@ class ScopedThreads:
         return self.translated
 
     def _list(self, name: str) -> set[int]:
-        return set(map(int, self._instance.read(name).split()))
+        # An empty list of the tracers reads "no pid".
+        return {int(word) for word in self._instance.read(name).split() if word.isdigit()}
 
     def _write(self, name: str, tids: Iterable[int]) -> None:
         words = [str(tid) for tid in sorted(tids)]

@@ -174,7 +174,7 @@ cdef extern from "engine.h" nogil:
         uint32_t losses
 
     struct join_counts:
-        uint64_t begun, unpaired
+        uint64_t begun, unpaired, evicted
 
     struct exported_record:
         int32_t variant

@@ -479,6 +479,8 @@ cdef class PageParser:
                 batch.begun[layout_id] = batch.begun.get(layout_id, 0) + counts.begun
             if counts.unpaired:
                 batch.unpaired[layout_id] += counts.unpaired
+            if counts.evicted:
+                batch.evicted[layout_id] += counts.evicted
         batch.unpaired.update(self._orphans)
         self._orphans.clear()
         for i, one in enumerate(self._wanted.variants):

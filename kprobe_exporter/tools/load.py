@@ -19,7 +19,7 @@ from kprobe_exporter.config.fields import size
 from kprobe_exporter.config.files import Unusable, read
 from kprobe_exporter.config.sites import BUILT_IN
 from kprobe_exporter.config.yaml_source import YamlSource
-from kprobe_exporter.errors import ConfigError, GrammarError, UsageError
+from kprobe_exporter.errors import ConfigError, GrammarError, UsageError, sentence
 from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import NAME
@@ -71,6 +71,10 @@ class Tool:
     model: ToolModel
     columns: tuple[Column, ...]
     configuration: Document
+
+    def missing(self, why: str) -> str:
+        """Return the sentences that say ``why`` a kernel cannot have it, and what to use there."""
+        return f"{sentence(why)} {self.model.instead or ''}".rstrip()
 
     @property
     def text(self) -> str:

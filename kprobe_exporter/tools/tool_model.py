@@ -8,7 +8,7 @@ from pydantic import Field, Tag, model_validator
 from kprobe_exporter.config.fields import Buckets, Decoding, Help, Labels, Strict, Where, no_items, shapes
 from kprobe_exporter.config.schema import GlobalModel, ProbeModel, described
 
-View: TypeAlias = Literal["rows", "top", "hist", "counts", "stacks"]
+View: TypeAlias = Literal["rows", "top", "hist", "counts", "stacks", "functions", "graph"]
 Unit: TypeAlias = Literal["s", "ms", "us", "ns", "KB", "MB", "hex"]
 OptionType: TypeAlias = Literal[
     "flag", "text", "number", "time", "size", "disk", "signal", "user", "address", "function", "call"
@@ -104,7 +104,8 @@ class ToolModel(Strict):
     """Under which heading the list of tools has it."""
     view: View
     """`rows`: a line an event. `top`: a table by key, refreshed. `hist`: histograms. `counts`: a table at the
-    end, or a line an interval. `stacks`: counted stacks."""
+    end, or a line an interval. `stacks`: counted stacks. `functions` and `graph`: the text of the kernel's
+    tracers `function` and `function_graph`, of the functions of the first probe."""
     settings: GlobalModel = Field(default_factory=GlobalModel, alias="global")
     """Settings, as of a configuration."""
     probes: Annotated[list[ProbeModel], Field(min_length=1)]
@@ -125,6 +126,8 @@ class ToolModel(Strict):
     """Command lines, as `tool NAME -p 1`, to their use, which `--help` shows."""
     aliases: dict[ToolName, dict[OptionName, str | int | float | bool]] = Field(default_factory=dict)
     """Other names of the tool to the options that each of them gives."""
+    instead: Help | None = None
+    """What is similar on a kernel that cannot have the tool's probes, in one sentence."""
     output: str = ""
     """A real output, which `--help` shows."""
 

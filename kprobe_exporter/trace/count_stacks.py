@@ -1,12 +1,12 @@
 """The stacks of a trace: counted until it ends, then written as a flame graph or as folded text."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from kprobe_exporter.aggregate.program_stacks import ProgramStacks
+from kprobe_exporter.aggregate.program_stacks import MOST_WAITING, ProgramStacks
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.stack_counts import StackCounts, StackDeltas
@@ -15,8 +15,8 @@ from kprobe_exporter.errors import TracefsError, counted, one_line
 from kprobe_exporter.export.stacks.flame_graph import flame_graph
 from kprobe_exporter.export.stacks.folded import folded
 from kprobe_exporter.identity.procfs import HOST_IDS, host_proc
-from kprobe_exporter.model.records import Join
-from kprobe_exporter.model.stacks import Profile
+from kprobe_exporter.model.records import Batch, Join
+from kprobe_exporter.model.stacks import Profile, StackLoss
 from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.trace.capture import Capture, collected
 from kprobe_exporter.trace.loops import run_until_end
@@ -62,8 +62,14 @@ def count_stacks(
     recorded = RecordedStacks(programs)
     bare = {"metrics": (), "return_buckets": (), "duration_buckets": (), "aggregate": "auto"}
     wanted = [replace(probe, stacks=stacks, stack=each, **bare) for probe in probes]  # type: ignore[arg-type]
-    with closing(programs), collected(session, wanted, recorded.take) as capture:
-        outstanding: list[Join] = []
+    outstanding: list[Join] = []
+
+    def take(batch: Batch) -> None:
+        recorded.take(batch)
+        for join in outstanding:
+            counts.lose(batch.evicted[join.layout.layout_id], StackLoss.EVICTED)
+
+    with closing(programs), collected(session, wanted, take) as capture:
         for part in capture.attached:
             if part.joined is not None and part.joined.outstanding is not None:
                 outstanding.append(part.joined)
@@ -77,7 +83,7 @@ def count_stacks(
         for join in outstanding:
             programs.add_open(counts, *capture.open_stacks(join))
         stats = buffer_stats(session.instance.files, session.instance.path)
-        counts.lose(stats.overrun + stats.dropped)
+        counts.lose(stats.overrun + stats.dropped, StackLoss.OVERRUN)
         return programs.profile(counts)._replace(until=time.time_ns())
 
 
@@ -92,6 +98,28 @@ def _read(capture: Capture, counts: StackCounts) -> None:
             raise TracefsError(f"the stacks cannot be read: {error.strerror}.") from None
         if reading is not None:
             StackDeltas(counts).take(reading)
+
+
+LESS = "trace fewer threads, as by -p"
+"""The remedy that every command with stacks has."""
+
+SENTENCES: Mapping[StackLoss, str] = {
+    StackLoss.OVERRUN: f"{{number}} events were lost because the ring buffer was full: {LESS}.",
+    StackLoss.ABSENT: "{number} hits are in no stack because none came with their events.",
+    StackLoss.TABLE_FULL: "{number} hits are in no stack because the kernel's table of stacks was full: "
+    f"{LESS}, which records each stack.",
+    StackLoss.NO_ROOM: f"{{number}} hits are in no stack because {MOST:,} stacks are kept: {LESS}.",
+    StackLoss.PROGRAMS: f"{{number}} hits are in no stack because {MOST_WAITING:,} stacks were waiting for "
+    f"their places in programs: {LESS}.",
+    StackLoss.EVICTED: "{number} that were open are in no stack because too many were open, and the oldest "
+    f"were dropped (65,536 are kept, in 64 MiB): {LESS}, or for a shorter time, as by -d.",
+}
+"""What is told about lost hits, by their cause."""
+
+
+def loss_sentences(profile: Profile) -> list[str]:
+    """Return a sentence for each cause by which hits of a profile were lost."""
+    return [SENTENCES[cause].format(number=f"{number:,}") for cause, number in profile.losses.items()]
 
 
 def write_profile(profile: Profile, out: Output, *, folded_text: bool, flame: Path | None) -> str:

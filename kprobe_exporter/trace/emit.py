@@ -1,11 +1,9 @@
 """Writes the YAML configuration with which the agent does the same as a trace, and reads it back."""
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from kprobe_exporter.config.model import Config
 from kprobe_exporter.errors import ConfigError, UsageError, one_line
@@ -90,18 +88,12 @@ def _label(field: str, decoder: str) -> object:
 
 def read_back(text: str) -> Config:
     """Load the configuration as the agent does. Raises UsageError if it is refused."""
-    from kprobe_exporter.config.load import load  # noqa: PLC0415 - a definition alone is not read back
+    from kprobe_exporter.config.load import load_text  # noqa: PLC0415 - a definition alone is not read back
 
-    # ``load`` reads only files, so the text is put into a memfd.
-    descriptor = os.memfd_create("trace", os.MFD_CLOEXEC)
     try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, text.encode())
-        return load([Path(f"/proc/self/fd/{descriptor}")], DECODERS)
+        return load_text(text, DECODERS)
     except ConfigError as error:
         raise UsageError("; ".join(problem.message for problem in error.problems) + ".") from None
-    finally:
-        os.close(descriptor)
 
 
 def probe_name(event: str) -> str:

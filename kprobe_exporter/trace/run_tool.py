@@ -8,8 +8,9 @@ from kprobe_exporter.config.model import Probe, Settings
 from kprobe_exporter.plan import wants_tgid
 from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.load import Tool
-from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
+from kprobe_exporter.trace.count_stacks import count_stacks, loss_sentences, write_profile
 from kprobe_exporter.trace.emit import read_back
+from kprobe_exporter.trace.function_tracer import TRACERS, trace_functions
 from kprobe_exporter.trace.rows import Display, show_rows
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.tables import TableView, show_tables
@@ -39,7 +40,7 @@ def run_tool(
     flame: Path | None,
     tell: Callable[[str], None],
 ) -> int:
-    """Show what the tool shows until the session ends; return the number of lost events.
+    """Show what the tool shows until the session ends; return the number of events lost untold.
 
     ``each``: only some threads are traced. ``flame`` is a file for counted stacks; ``tell`` is called with a
     sentence about these.
@@ -50,7 +51,11 @@ def run_tool(
     if model.view == "stacks":
         profile = count_stacks(session, probes, tool.name, each=each, user=False)
         tell(write_profile(profile, session.out, folded_text=flame is None, flame=flame))
-        return profile.lost
+        for why in loss_sentences(profile):
+            session.warn(why)
+        return 0
+    if model.view in TRACERS:
+        return trace_functions(session, probes, model.view)
     interval = shown.interval or model.interval or (REFRESH if model.view == "top" else None)
     shown = shown._replace(interval=interval)
     machine = meminfo if any("meminfo_" in column.source for column in tool.columns) else dict

@@ -22,7 +22,7 @@ from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.usdt import usdt_spec
-from kprobe_exporter.probing.scope import Scope, ScopedThreads
+from kprobe_exporter.probing.scope import OF_EVENTS, Scope, ScopedThreads, ThreadLists
 from kprobe_exporter.trace.command import Command, started
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.output import Output
@@ -105,7 +105,7 @@ def own_instance(
 
 @contextmanager
 def _scoped(
-    instance: Instance, scope: Scope, note: Callable[[str], None]
+    instance: Instance, scope: Scope, note: Callable[[str], None], lists: ThreadLists
 ) -> Iterator[tuple[ScopedThreads, Command | None]]:
     """Keep the instance to a scope; start its command, and end it on exit.
 
@@ -114,7 +114,7 @@ def _scoped(
     with started(scope.command, note) as command, _host_ids(instance.files, needed=scope.narrows) as ids:
         if command is not None:
             scope = scope._replace(pid=command.pid, children=True)
-        threads = ScopedThreads(instance, scope, ids)
+        threads = ScopedThreads(instance, scope, ids, lists=lists)
         own = scope.tid or scope.pid or 0
         if command is None and (host := threads.translated.get(own)) is not None:
             note(f"events have the host's thread ids, in which {own} is {host}.")
@@ -146,8 +146,11 @@ def trace_session(
     *,
     buffer_size: int = LIVE_BUFFER,
     tgid: bool,
+    lists: ThreadLists = OF_EVENTS,
 ) -> Iterator[TraceSession]:
     """Yield a session in an instance of its own, limited to the threads of ``scope``; remove it on exit.
+
+    ``lists`` are those that limit what is recorded: events, or functions by a tracer.
 
     The scope's command is started, but does not run until the session begins; it is ended on exit. ``tell``
     is called with notes and warnings for the user. Raises TracefsError, StartError and UsageError.
@@ -156,7 +159,7 @@ def trace_session(
         own_instance(
             files, probed_files, buffer_size=buffer_size, tgid=tgid, gives_up=lambda: out.stop.gives_up
         ) as (instance, kib),
-        _scoped(instance, scope, lambda note: tell(f"note: {note}")) as (threads, command),
+        _scoped(instance, scope, lambda note: tell(f"note: {note}"), lists) as (threads, command),
     ):
         yield TraceSession(instance, kib, threads, command, out, seconds, lambda why: tell(f"warning: {why}"))
 

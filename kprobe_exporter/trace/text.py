@@ -81,7 +81,7 @@ def trace(
         with open(instance.open_pipe(), "rb", buffering=0) as pipe:
             for probe in reversed(probes):
                 probe.enable()
-            text = _Text(instance, pipe.fileno(), out)
+            text = KernelText(instance, pipe.fileno(), out)
             with suppress(Gone):
                 until = ". Ctrl-C to end." if seconds is None else f" for {seconds:g} seconds (buffered)..."
                 out.say(f"Tracing {title}{until}")
@@ -99,11 +99,17 @@ def trace(
     return stats.overrun + stats.dropped
 
 
-class _Text:
-    """Copies the instance's trace_pipe to stdout."""
+class KernelText:
+    """Copies the instance's trace_pipe to stdout.
 
-    def __init__(self, instance: Instance, pipe: int, out: Output) -> None:
+    ``escape`` keeps a name's newline from beginning a line of an entry on a terminal.
+    """
+
+    def __init__(
+        self, instance: Instance, pipe: int, out: Output, escape: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self._instance, self._pipe, self._out, self._stop = instance, pipe, out, out.stop
+        self._escape = escape or on_its_lines
 
     def live(self, look: Callable[[], None], *, header: bool) -> None:
         """Write events as they come, until a request to stop."""
@@ -148,7 +154,11 @@ class _Text:
         lines = 0
         for _ in range(AT_ONCE):
             try:
-                data = read_entries(self._pipe) if self._out.terminal else os.read(self._pipe, READ_BYTES)
+                data = (
+                    read_entries(self._pipe, self._escape)
+                    if self._out.terminal
+                    else os.read(self._pipe, READ_BYTES)
+                )
             except BlockingIOError:
                 return lines, False
             except OSError as error:
@@ -167,7 +177,7 @@ class _Text:
         self._out.write(found[0] if found else b"")
 
 
-def read_entries(pipe: int) -> bytes:
+def read_entries(pipe: int, escape: Callable[[bytes], bytes] | None = None) -> bytes:
     """Return the next entries, each on a line of its own; b"" at the end. Raises BlockingIOError.
 
     A newline in a name does not begin a line on a terminal then. A read of one byte makes the kernel print
@@ -185,7 +195,7 @@ def read_entries(pipe: int) -> bytes:
             break
         if not entry:
             break
-        data += on_its_lines(entry)
+        data += (escape or on_its_lines)(entry)
     return data
 
 

@@ -37,6 +37,8 @@ def _tool(tool: Tool) -> str:
         parts.append(table(("option", "what it does"), options))
     shown = [f"kprobe-exporter {command}  # {use}" for command, use in model.examples.items()]
     parts.append("\n".join(["```", *shown, "", *model.output.splitlines(), "```"]))
+    if model.instead:
+        parts.append(f"On a kernel that cannot have its probes: {model.instead}")
     return "\n\n".join(parts)
 
 

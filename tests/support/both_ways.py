@@ -63,4 +63,5 @@ def compare(
     assert walk.exported.traces() == model.exported.traces()
     assert walk.exported.dropped == model.exported.dropped
     assert walk.open == model.open
+    assert walk.evicted == model.evicted
     return [model, walk]

@@ -532,6 +532,7 @@ class Reading:
         self.joins: frozenset[int] = frozenset()
         self.now = 0
         self.halves: list[Record] = []
+        self.evicted = Counter[int]()
         self.pairing = Pairing([], self.most, nested=True)
         self.exported = Exported(self.exports, self.pairing, chosen=self.kind.compiled)
         threads = self.pairing.threads
@@ -618,6 +619,7 @@ class Reading:
     def consume(self, batch: Batch) -> None:
         self.halves += [one for one in batch.records if one[0] < NEW.id and one[0] != SINGLE.id]
         batch = self.pairing.pair(batch)
+        self.evicted.update(batch.evicted)
         self.numbers.consume(batch)
         self.exported.consume(batch)
 

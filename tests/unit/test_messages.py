@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from kprobe_exporter.cli.trace import trace
 from kprobe_exporter.errors import ConfigError, KprobeExporterError
 from kprobe_exporter.grammar.lexis import closest
-from kprobe_exporter.model.stacks import Profile, Weight
+from kprobe_exporter.model.stacks import Profile, StackLoss, Weight
 from kprobe_exporter.service.log_limit import SAME
 from kprobe_exporter.service.logs import Handler, sum_up
 from kprobe_exporter.trace import resolve as trace_resolve
-from kprobe_exporter.trace.count_stacks import write_profile
+from kprobe_exporter.trace.count_stacks import loss_sentences, write_profile
 from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import parse_request
 from kprobe_exporter.tracefs.files import MountedTracefs
@@ -189,6 +189,17 @@ def test_one_hit_in_one_stack() -> None:
     profile = Profile("p", None, {(): Weight(1, 0)}, 0, 0, 0)
     out = Output(1, Interrupt(), terminal=False)
     assert write_profile(profile, out, folded_text=False, flame=None) == "1 hit in 1 stack."
+
+
+def test_causes_of_lost_hits() -> None:
+    """Each cause has its sentence, which no other cause has."""
+    losses = dict.fromkeys(StackLoss, 1_000)
+    said = loss_sentences(Profile("p", None, {}, 6_000, 0, 0, losses))
+    assert len(set(said)) == len(StackLoss)
+    assert [one for one in said if "ring buffer" in one] == [
+        "1,000 events were lost because the ring buffer was full: trace fewer threads, as by -p."
+    ]
+    assert loss_sentences(Profile("p", None, {}, 0, 0, 0)) == []
 
 
 def test_a_password_that_is_no_hash(tmp_path: Path) -> None:

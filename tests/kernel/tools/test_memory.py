@@ -82,6 +82,37 @@ def test_what_is_younger_is_left_out(trace: StartTrace, tmp_path: Path) -> None:
     assert tool.output == b""
 
 
+MANY = """
+#include <stdlib.h>
+#include <unistd.h>
+int main(void) {
+    char byte;
+    read(0, &byte, 1);
+    for (int turn = 0; turn < 66000; turn++) { void *at = malloc(16); __asm__("" : : "r"(at)); }
+    write(1, "x", 1);
+    read(0, &byte, 1);
+    return 0;
+}
+"""
+
+
+def test_blocks_beyond_the_bound_are_told(trace: StartTrace, tmp_path: Path) -> None:
+    """65,536 blocks are kept; the oldest 1,024 make room at a time."""
+    program = compiled(tmp_path / "leaking", MANY, "-fno-omit-frame-pointer")
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdin is not None
+        tool = trace("memleak", "-v", "-p", str(running.pid), command="tool")
+        tool.wait_until_tracing()
+        os.write(running.stdin.fileno(), b"x")
+        running.stdout.read(1)
+        time.sleep(0.7)
+        assert tool.end() == 0, tool.errors
+        running.communicate(b"x")
+    assert "1,025 that were open are in no stack because too many were open" in tool.errors
+    assert "ring buffer" not in tool.errors
+
+
 def test_memory_that_the_kernel_keeps(trace: StartTrace) -> None:
     """A pipe has 16 buffers of 40 bytes, in a block of 1 KiB, until it is closed."""
     tool = trace("memleak", "-k", "-v", command="tool")

@@ -424,6 +424,18 @@ def test_over_the_bound_the_oldest_threads_calls_go() -> None:
     assert unpaired == 2
 
 
+def test_evicted_halves_are_counted_once() -> None:
+    """Those that the filter of the join excludes are no loss."""
+    pairing = Pairing([BY_STACK._replace(only=where(parse_formula("fd != 9")))], most_open=3)
+    flood = [entry(1, tid=1, fd=9), entry(2, tid=2), entry(3, tid=3), entry(4, tid=4)]
+    batch = pairing.pair(Batch(flood))
+    assert pairing.open == 3
+    assert batch.evicted == {}
+    batch = pairing.pair(Batch([entry(5, tid=5)]))
+    assert batch.evicted == batch.unpaired == {READ.layout_id: 1}
+    assert pairing.pair(Batch()).evicted == {}
+
+
 def test_a_flood_of_entries_is_bounded() -> None:
     pairing = Pairing([BY_STACK], most_open=640)
     _, unpaired = paired(pairing, *[entry(tid, tid=tid) for tid in range(1, 5_000)])

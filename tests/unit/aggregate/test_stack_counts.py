@@ -12,7 +12,7 @@ from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.aggregate.stack_counts import StackCounts, StackDeltas, StackRoom, cut
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.records import Batch, Join, Layout, Record
-from kprobe_exporter.model.stacks import Place, Profile, Stack, StackReading, Weight
+from kprobe_exporter.model.stacks import Place, Profile, Stack, StackLoss, StackReading, Weight
 from kprobe_exporter.model.values import Arg
 
 A, B, C = (b"read", b"main"), (b"write", b"main"), (b"open", b"main")
@@ -91,6 +91,7 @@ def test_a_stack_without_room_is_lost() -> None:
         found.add(stack, weight)
     profile = found.profile()
     assert (profile.stacks, profile.lost) == ({B: (2, 5), A: (2, 11)}, 4)
+    assert profile.losses == {StackLoss.NO_ROOM: 4}
 
 
 def test_forged_stacks_of_many_probes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +192,7 @@ def test_an_event_without_a_stack_is_lost(single: tuple[RecordedStacks, StackCou
     for _ in range(3):
         recorded.take(Batch())
     assert found.profile().lost == 2
+    assert found.profile().losses == {StackLoss.ABSENT: 2}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from kprobe_exporter.cli.completion import PROGRAM, VARIABLE
 from kprobe_exporter.cli.tool import Tools
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.diagnose.dry_run import DryRunRow
+from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.tools.load import FOLDER, tool_names
 from kprobe_exporter.tools.tool_model import tool_schema
 
@@ -151,6 +152,24 @@ def test_what_this_kernel_lacks(small: str, monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(module, "mounted", lambda path: nullcontext(tmp_path))
     said = " ".join(run("--live").output.split())
     assert "small A tool. NOT HERE: there is no such tracepoint\\x1b." in said
+
+
+def test_refusal_at_the_start(small: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is what the list says, with the tool's own hint; a refusal for another reason stays as it is."""
+    (tmp_path / "small.yaml").write_text(f"{SMALL}instead: Use another one.\n")
+    row = DryRunRow("exec", "down", "tracepoint", "t", "", ("for writers",), "this kernel has no probes.")
+    monkeypatch.setattr(module, "look_each", lambda configs, kernel, visible: [[row]])
+    monkeypatch.setattr(module, "mounted", lambda path: nullcontext(tmp_path))
+
+    def refuse(*given: object) -> None:
+        raise ProbeRefused("/proc/self/fd/3:6:11: for writers.")
+
+    monkeypatch.setattr(module, "_show", refuse)
+    said = "this kernel has no probes. Use another one."
+    assert run(small).stderr.strip() == f"kprobe-exporter: small cannot run here: {said}"
+    assert f"NOT HERE: {said}" in " ".join(run("--live").output.split())
+    monkeypatch.setattr(module, "look_each", lambda configs, kernel, visible: [[]])
+    assert "for writers" in run(small).stderr
 
 
 def test_what_is_there(small: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -121,6 +121,13 @@ def test_what_is_outstanding_is_counted_as_the_model_does(
     assert counts[True] == counts[False]
 
 
+def test_evicted_halves_are_unpaired() -> None:
+    walk = compare(Random(3), record(Random(3), 2000, 8, 0, forks=False), most=5)[1]
+    unpaired = walk.numbers.copy().lost_of
+    assert walk.evicted.total() > 100
+    assert all(number <= unpaired[f"probe{join}", "unpaired"] for join, number in walk.evicted.items())
+
+
 def test_what_is_drawn_is_joined_in_every_way() -> None:
     """The tests above compare something: calls, pairs by a key and by thread, unpaired and open halves."""
     model, walk = both_ways(record(Random(1), 2000, 8, 0.02))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.trace import text as module
 from kprobe_exporter.trace.output import Interrupt, Output
-from kprobe_exporter.trace.text import _Text, on_its_lines, read_entries
+from kprobe_exporter.trace.text import KernelText, on_its_lines, read_entries
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import parse_stats
@@ -27,13 +27,13 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(write)
 
 
-def traced(pipe: tuple[int, int], out: int, stop: Interrupt, monkeypatch: pytest.MonkeyPatch) -> _Text:
+def traced(pipe: tuple[int, int], out: int, stop: Interrupt, monkeypatch: pytest.MonkeyPatch) -> KernelText:
     """Return a trace whose kernel buffer has 1,234 events, and whose pipe has two lines of text."""
     instance = Instance(cast("Tracefs", None), "trace", None)
     stats = parse_stats("entries: 1234\n")
     monkeypatch.setattr(module, "buffer_stats", lambda files, path: stats)
     os.write(pipe[1], b"one\ntwo\n")
-    return _Text(instance, pipe[0], Output(out, stop, terminal=False))
+    return KernelText(instance, pipe[0], Output(out, stop, terminal=False))
 
 
 def test_what_is_held_in_the_kernel_and_then_written(
