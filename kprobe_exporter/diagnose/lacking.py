@@ -1,4 +1,4 @@
-"""Which part of the kernel a probe needs that was not built in, whatever its configuration says.
+"""The part of the kernel that a probe needs and that was not built in, for any configuration.
 
 The reason that planning has for each alternative tells a writer of a configuration what to change. A user of
 a terminal tool can change nothing there, and learns from this module what the kernel lacks.

@@ -8,8 +8,8 @@ from kprobe_exporter.model.condition import Condition
 RawKey: TypeAlias = tuple[int | bytes | None, ...]
 
 RETURN_ERRORS, RETURN_VALUES, DURATIONS, STACKS, OPEN, WORST = -1, -2, -3, -4, -5, -6
-"""The uses of a group besides the probe's metrics: a built-in metric of every probe, its stacks, the number of
-its open first halves, or its largest value."""
+"""The uses of a group besides the probe's metrics: a built-in metric of every probe, its stacks, the number
+of open first halves, or its largest value."""
 
 RECORDED_STACK = "@stack"
 """The key of the group that feeds the stacks: the addresses that the kernel recorded with the event."""

@@ -132,10 +132,10 @@ class Batch:
     own threads, by layout_id: they are hits, and were discarded.
 
     ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
-    its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
-    the events that belong to a pair whose other half is missing, by the joined layout's id, and
-    ``evicted`` those of them that were dropped because too many were open; ``table_full`` those that found no
-    room in a hist table, by layout_id.
+    its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts the
+    events of pairs whose other half is missing, by the joined layout's id. ``evicted`` counts those of them
+    that were dropped because too many were open. ``table_full`` counts those that found no room in a hist
+    table, by layout_id.
 
     ``stack_tallies`` are the stacks of layouts whose recipe counts them; ``without_stack`` is the number of
     records that have none, or no value to weigh it by, by layout_id.

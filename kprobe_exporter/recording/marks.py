@@ -4,8 +4,8 @@
 is a value of a counter of the process. Other text is ignored.
 
 The kernel records the thread that wrote a mark. So a mark is always drawn for that thread and its process,
-and the id in its text decides nothing: a mark with the id of another process is refused. Where the process of
-a thread is unknown, as after its end, the id cannot be checked.
+and the id in its text decides nothing: a mark with the id of another process is refused. If the process of a
+thread is unknown, as after its end, the id cannot be checked.
 """
 
 import re

@@ -127,7 +127,7 @@ class ToolModel(Strict):
     aliases: dict[ToolName, dict[OptionName, str | int | float | bool]] = Field(default_factory=dict)
     """Other names of the tool to the options that each of them gives."""
     instead: Help | None = None
-    """What is similar on a kernel that cannot have the tool's probes, in one sentence."""
+    """A similar tool or option for a kernel that cannot have the tool's probes, in one sentence."""
     output: str = ""
     """A real output, which `--help` shows."""
 

@@ -114,7 +114,7 @@ SENTENCES: Mapping[StackLoss, str] = {
     StackLoss.EVICTED: "{number} that were open are in no stack because too many were open, and the oldest "
     f"were dropped (65,536 are kept, in 64 MiB): {LESS}, or for a shorter time, as by -d.",
 }
-"""What is told about lost hits, by their cause."""
+"""The sentence about lost hits, by their cause."""
 
 
 def loss_sentences(profile: Profile) -> list[str]:

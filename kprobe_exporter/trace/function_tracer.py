@@ -34,7 +34,7 @@ TRACERS: Mapping[View, str] = {"functions": "function", "graph": "function_graph
 BUILT_BY = {"function": "CONFIG_FUNCTION_TRACER", "function_graph": "CONFIG_FUNCTION_GRAPH_TRACER"}
 
 SWITCH = re.compile(rb"( -{42}\n)(.*?)(\n -{42}\n)", re.DOTALL)
-"""What the graph tracer prints when another thread runs on a CPU. Of each name it shows 7 characters."""
+"""The graph tracer's lines when another thread runs on a CPU. They show 7 characters of each name."""
 
 FILTER, CURRENT = "set_ftrace_filter", "current_tracer"
 
