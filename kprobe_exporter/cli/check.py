@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -108,7 +107,7 @@ def check(
         files = MountedTracefs(root) if tried else ReadOnlyTracefs(root)
         rows = (attempt if tried else look)(config, running_kernel(files), Symbols(files).visible)
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        click.echo(json.dumps([row.as_object() for row in rows], indent=2))
     else:
         click.echo(f"\n{table(rows)}", color=_color())
     _exit(rows)
@@ -146,7 +145,7 @@ def _against(config: Config, saved: tuple[Path, ...], *, as_json: bool) -> None:
         rows += found
         if as_json:
             about = {"kernel": kernel.release, "machine": kernel.machine, "file": str(file)}
-            shown += ({**about, **asdict(row)} for row in found)
+            shown += ({**about, **row.as_object()} for row in found)
             continue
         name = f"{kernel.release} {kernel.machine} ({click.format_filename(file)})"
         click.echo(f"\n{one_line(name)}\n\n{table(found)}", color=_color())

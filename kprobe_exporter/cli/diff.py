@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -146,7 +145,12 @@ def _as_json(
         "new": new,
         **{subject: [one._asdict() for one in differences] for subject, differences in found.items()},
         "probes": [
-            {"probe": one.probe, "differs": one.differs, "old": asdict(one.old), "new": asdict(one.new)}
+            {
+                "probe": one.probe,
+                "differs": one.differs,
+                "old": one.old.as_object(),
+                "new": one.new.as_object(),
+            }
             for one in probes
         ],
     }

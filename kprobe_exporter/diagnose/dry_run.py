@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.model import Config, Probe
@@ -43,7 +43,11 @@ class DryRunRow:
     target: str
     plan: str
     why: tuple[str, ...] = ()
-    lacks: str | None = None
+    lacks: str | None = field(default=None, compare=False)
+
+    def as_object(self) -> dict[str, object]:
+        """Return what `--json` shows, in which ``why`` has all reasons."""
+        return {key: value for key, value in asdict(self).items() if key != "lacks"}
 
 
 @dataclass(frozen=True, slots=True)
