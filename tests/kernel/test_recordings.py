@@ -3,7 +3,6 @@
 They are read back by trace-cmd and by Perfetto's descriptors.
 """
 
-import ctypes
 import os
 import re
 import shutil
@@ -40,14 +39,15 @@ pytestmark = pytest.mark.skipif(
 NAMED = "global: {tracefs_instance: recorder_under_test}\n"
 WINDOW = float(round(patience(1)))
 """Seconds. Between the condition and its noticing a slow machine needs some of them."""
-NAP = 0.4
-"""Seconds of the sleep that is the condition."""
+NAP = round(patience(0.4), 1)
+"""Seconds of the sleep that is the condition: on a slow machine the load's other sleeps may take 0.3 s."""
+LONG = f"{NAP * 750:.0f}ms"
+"""Less than that sleep takes."""
 
-NAPS = '{name: naps, attach: "syscall:clock_nanosleep", fetch: {clock: which_clock}}'
+NAPS = '{name: naps, attach: "syscall:clock_nanosleep"}'
 MORE = '{name: more, attach: "tracepoint:sched:sched_process_exec"}'
 OPENS = "tracepoint:syscalls:sys_enter_openat"
-WHEN = "when: [{probe: naps, where: duration > 300ms && comm == 'stalls' && clock == 0}]"
-"""Only the nap is by CLOCK_REALTIME: on a slow machine the load's other sleeps take as long."""
+WHEN = f"when: [{{probe: naps, where: duration > {LONG} && comm == 'stalls'}}]"
 
 
 @dataclass
@@ -131,12 +131,6 @@ def numbered_open(number: int) -> None:
     os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC, dir_fd=number))
 
 
-def long_nap() -> None:
-    """Sleep for NAP by CLOCK_REALTIME, which Python's own sleep does not use."""
-    seconds, rest = divmod(NAP, 1)
-    ctypes.CDLL(None).clock_nanosleep(0, 0, (ctypes.c_long * 2)(int(seconds), round(rest * 1e9)), None)
-
-
 def stalls(seconds: float) -> Load:
     """Open files for a while, and then sleep for too long."""
     read, write = os.pipe()
@@ -151,7 +145,7 @@ def stalls(seconds: float) -> Load:
             out.append((number, before, time.monotonic_ns()))
             time.sleep(0.001)
         before = time.monotonic_ns()
-        long_nap()
+        time.sleep(NAP)
         out.append((0, before, time.monotonic_ns()))
         with os.fdopen(write, "wb") as pipe:
             pipe.writelines(struct.pack("QQQ", *one) for one in out)
@@ -184,7 +178,7 @@ def test_exactly_the_window_is_there(recording: Callable[..., Recorder]) -> None
     stopped = time.monotonic_ns()
     timeline = here.wait_for_file("pftrace")
     load.end()
-    said = f"is in {file.name} and {timeline.name}: {WINDOW:.1f} s before naps: duration > 300ms"
+    said = f"is in {file.name} and {timeline.name}: {WINDOW:.1f} s before naps: duration > {LONG}"
     eventually(lambda: said in here.agent.output(), 5)
     assert file.stat().st_mode & 0o777 == timeline.stat().st_mode & 0o777 == 0o600
     assert here.directory.stat().st_mode & 0o777 == 0o700

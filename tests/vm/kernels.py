@@ -110,6 +110,7 @@ LONG = (
     "tests/kernel/test_counted_stacks.py::test_off_cpu_time[text]",
     "tests/kernel/test_exact_hits.py::test_reloads_under_load",
     "tests/kernel/test_functions.py::test_what_a_pattern_names_installs",
+    "tests/kernel/test_killed_recorders.py::test_killed_at_drawn_moments",
     "tests/kernel/test_latency_examples.py::test_biolatency",
     "tests/kernel/test_list.py::test_a_closed_pipe_is_no_error",
     "tests/kernel/test_list.py::test_each_of_some_functions_can_be_defined",
