@@ -167,7 +167,7 @@ def command(path: Path, values: Values | None = None, called: str | None = None)
             not (rows or stacks),
             value("-i", "--interval", type=Seconds(), metavar="SECS", help="Show each interval's numbers."),
         ),
-        (not stacks, value("--add", "added", multiple=True, type=PLACES, help=ADD)),
+        (not stacks and view != "classes", value("--add", "added", multiple=True, type=PLACES, help=ADD)),
         (not stacks, flag("-T", "--timestamp", help="Begin with the time of day.")),
         (rows, flag("-s", "--stacks", help="Show the kernel stack below each row.")),
         (not stacks, flag("--json", "as_json", help="One JSON object a line.")),
@@ -229,6 +229,8 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
     if given["emit"]:
         if scope.narrows:
             raise UsageError("--emit-config does nothing with a scope: leave one of them out.")
+        if tool.model.view == "classes":
+            raise UsageError("--emit-config: the agent has no metric of classes, only the tool adds them up.")
         read_tool(tool)
         click.echo(tool.text, nl=False)
         return
@@ -253,5 +255,5 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
                 lost = write_timeline(session, probes, timeline)
             else:
                 flame = given.get("flame")
-                lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=flame, tell=tell)
+                lost = run_tool(session, tool, probes, shown, scope=scope, flame=flame, tell=tell)
     tell_lost(lost)

@@ -132,6 +132,7 @@ def collected(
     *,
     single: bool = False,
     all_fields: bool = False,
+    any_thread: bool = False,
     facts: ProcessFacts | None = None,
 ) -> Iterator[Capture]:
     """Install the probes without enabling them; stop recording on exit. Raises TracefsError.
@@ -140,9 +141,12 @@ def collected(
     Matches of a pattern that the kernel refuses are left out, with a warning that sums them up.
     Where possible the records are added up as they are read. With ``single`` they come one by one, with
     their process. ``all_fields``: a tracepoint without fetch arguments has all its readable fields.
+    ``any_thread``: the events of this thread are recorded as well, because they are about others.
     ``facts`` become those of the processes of these records.
     """
     instance = session.instance
+    if any_thread:
+        instance.guard = None
     if _has_pair(probes) and instance.names is not None:
         probes = [_begun_by(instance.names, probe) for probe in probes]
     symbols = Symbols(instance.files)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kprobe_exporter.config.model import Probe, Settings
 from kprobe_exporter.plan import wants_tgid
+from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.load import Tool
 from kprobe_exporter.trace.count_stacks import count_stacks, write_profile
@@ -13,6 +14,7 @@ from kprobe_exporter.trace.emit import read_back
 from kprobe_exporter.trace.rows import Display, show_rows
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.tables import TableView, show_tables
+from kprobe_exporter.trace.time_classes import show_classes
 
 REFRESH = 1.0
 """Seconds from one table of ``top`` to the next."""
@@ -35,16 +37,18 @@ def run_tool(
     probes: Sequence[Probe],
     shown: Display,
     *,
-    each: bool,
+    scope: Scope,
     flame: Path | None,
     tell: Callable[[str], None],
 ) -> int:
     """Show what the tool shows until the session ends; return the number of lost events.
 
-    ``each``: only some threads are traced. ``flame`` is a file for counted stacks; ``tell`` is called with a
-    sentence about these.
+    Only the threads of ``scope`` are traced. ``flame`` is a file for counted stacks; ``tell`` is called
+    with a sentence about these.
     """
-    model = tool.model
+    model, each = tool.model, scope.narrows
+    if model.view == "classes":
+        return show_classes(session, probes, tool.columns, model.sort, shown, scope)
     if model.view == "rows":
         return show_rows(session, probes, tool.columns, shown)
     if model.view == "stacks":
