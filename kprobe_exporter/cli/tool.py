@@ -179,7 +179,10 @@ def command(path: Path, values: Values | None = None, called: str | None = None)
             not (rows or stacks or text),
             value("-i", "--interval", type=Seconds(), metavar="SECS", help="Show each interval's numbers."),
         ),
-        (not (stacks or text), value("--add", "added", multiple=True, type=PLACES, help=ADD)),
+        (
+            not (stacks or text or view == "classes"),
+            value("--add", "added", multiple=True, type=PLACES, help=ADD),
+        ),
         (not (stacks or text), flag("-T", "--timestamp", help="Begin with the time of day.")),
         (rows, flag("-s", "--stacks", help="Show the kernel stack below each row.")),
         (not (stacks or text), flag("--json", "as_json", help="One JSON object a line.")),
@@ -242,6 +245,8 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
     if given["emit"]:
         if scope.narrows:
             raise UsageError("--emit-config does nothing with a scope: leave one of them out.")
+        if tool.model.view == "classes":
+            raise UsageError("--emit-config: the agent has no metric of classes, only the tool adds them up.")
         read_tool(tool)
         click.echo(tool.text, nl=False)
         return
@@ -285,5 +290,5 @@ def _show(tool: Tool, scope: Scope, given: dict[str, Any]) -> None:
                 lost = write_timeline(session, probes, timeline, marks=told)
             else:
                 flame = given.get("flame")
-                lost = run_tool(session, tool, probes, shown, each=scope.narrows, flame=flame, tell=tell)
+                lost = run_tool(session, tool, probes, shown, scope=scope, flame=flame, tell=tell)
     tell_lost(lost, "use a scope such as -p to record less")

@@ -8,7 +8,7 @@ from pydantic import Field, Tag, model_validator
 from kprobe_exporter.config.fields import Buckets, Decoding, Help, Labels, Strict, Where, no_items, shapes
 from kprobe_exporter.config.schema import GlobalModel, ProbeModel, described
 
-View: TypeAlias = Literal["rows", "top", "hist", "counts", "stacks", "functions", "graph"]
+View: TypeAlias = Literal["rows", "top", "hist", "counts", "stacks", "classes", "functions", "graph"]
 Unit: TypeAlias = Literal["s", "ms", "us", "ns", "KB", "MB", "hex"]
 OptionType: TypeAlias = Literal[
     "flag", "text", "number", "time", "size", "disk", "signal", "user", "address", "function", "call"
@@ -104,8 +104,9 @@ class ToolModel(Strict):
     """Under which heading the list of tools has it."""
     view: View
     """`rows`: a line an event. `top`: a table by key, refreshed. `hist`: histograms. `counts`: a table at the
-    end, or a line an interval. `stacks`: counted stacks. `functions` and `graph`: the text of the kernel's
-    tracers `function` and `function_graph`, of the functions of the first probe."""
+    end, or a line an interval. `stacks`: counted stacks. `classes`: the time of threads by class. `functions`
+    and `graph`: the text of the kernel's tracers `function` and `function_graph`, of the functions of the
+    first probe."""
     settings: GlobalModel = Field(default_factory=GlobalModel, alias="global")
     """Settings, as of a configuration."""
     probes: Annotated[list[ProbeModel], Field(min_length=1)]
@@ -133,7 +134,7 @@ class ToolModel(Strict):
 
     @model_validator(mode="after")
     def _columns(self) -> "ToolModel":
-        if not self.columns and self.view in ("rows", "top"):
+        if not self.columns and self.view in ("rows", "top", "classes"):
             raise ValueError(f"the view {self.view} shows `columns`: write at least one")
         return self
 

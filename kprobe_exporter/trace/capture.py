@@ -135,6 +135,7 @@ def collected(
     *,
     single: bool = False,
     all_fields: bool = False,
+    any_thread: bool = False,
     facts: ProcessFacts | None = None,
     marks: bool = False,
 ) -> Iterator[Capture]:
@@ -143,10 +144,13 @@ def collected(
     The session's instance removes the probes: all at once takes less time than one after the other. Matches
     of a pattern that the kernel refuses are omitted, with a warning that sums them up. If possible, the
     records are added up as they are read. If ``single``, they come one by one, with their process.
-    ``all_fields``: a tracepoint without fetch arguments has all its readable fields. ``facts`` become those
-    of the processes of these records. ``marks``: programs' marks are delivered, too.
+    ``all_fields``: a tracepoint without fetch arguments has all its readable fields. ``any_thread``: the
+    events of this thread are recorded as well, because they are about others. ``facts`` become those of the
+    processes of these records. ``marks``: programs' marks are delivered, too.
     """
     instance = session.instance
+    if any_thread:
+        instance.guard = None
     if _has_pair(probes) and instance.names is not None:
         probes = [_begun_by(instance.names, probe) for probe in probes]
     symbols = Symbols(instance.files)

@@ -141,11 +141,12 @@ def run_until_end(
     paused: Callable[[], None] = lambda: None,
     interval: float | None = REDRAW,
     started: Callable[[], None] = lambda: None,
+    before_pause: Callable[[], None] = lambda: None,
 ) -> float:
     """Enable, read until the session ends, disable, read the rest; return the seconds it was enabled.
 
-    ``started`` is called once events are recorded. ``paused`` is called when nothing is recorded any more,
-    and the kernel's hist triggers still are there.
+    ``started`` is called once events are recorded, ``before_pause`` while they still are, at the end.
+    ``paused`` is called when nothing is recorded any more, and the kernel's hist triggers still are there.
     """
     seconds, out = session.seconds, session.out
     capture.enable()
@@ -169,6 +170,7 @@ def run_until_end(
         if interval is not None and passed - drawn >= interval and not ending:
             every_interval(passed)
             drawn += interval * ((passed - drawn) // interval)
+    before_pause()
     for attached in capture.attached:
         attached.pause()
     paused()

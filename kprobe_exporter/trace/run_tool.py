@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kprobe_exporter.config.model import Probe, Settings
 from kprobe_exporter.plan import wants_tgid
+from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.load import Tool
 from kprobe_exporter.trace.count_stacks import count_stacks, loss_sentences, write_profile
@@ -14,6 +15,7 @@ from kprobe_exporter.trace.function_tracer import TRACERS, trace_functions
 from kprobe_exporter.trace.rows import Display, show_rows
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.tables import TableView, show_tables
+from kprobe_exporter.trace.time_classes import show_classes
 
 REFRESH = 1.0
 """Seconds from one table of ``top`` to the next."""
@@ -36,16 +38,18 @@ def run_tool(
     probes: Sequence[Probe],
     shown: Display,
     *,
-    each: bool,
+    scope: Scope,
     flame: Path | None,
     tell: Callable[[str], None],
 ) -> int:
     """Show what the tool shows until the session ends; return the number of events lost untold.
 
-    ``each``: only some threads are traced. ``flame`` is a file for counted stacks; ``tell`` is called with a
-    sentence about these.
+    Only the threads of ``scope`` are traced. ``flame`` is a file for counted stacks; ``tell`` is called
+    with a sentence about these.
     """
-    model = tool.model
+    model, each = tool.model, scope.narrows
+    if model.view == "classes":
+        return show_classes(session, probes, tool.columns, model.sort, shown, scope)
     if model.view == "rows":
         return show_rows(session, probes, tool.columns, shown)
     if model.view == "stacks":

@@ -21,6 +21,7 @@ from tests.kernel.tools import (
     test_network,
     test_processes,
     test_scheduler,
+    test_time,
 )
 from tests.support.forked_child import started
 from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, each_case, packaged, run_case
@@ -124,7 +125,7 @@ ELSEWHERE = {
 
 
 def test_every_tool_has_a_case() -> None:
-    modules = (test_block, test_kernel, test_scheduler)
+    modules = (test_block, test_kernel, test_scheduler, test_time)
     others = {case.command.split()[0] for module in modules for case in module.CASES}
     cases = [*CASES, *test_files.CASES, *test_network.CASES, *test_processes.CASES]
     assert {*packaged()} - {case.tool for case in cases} - others == ELSEWHERE.keys()

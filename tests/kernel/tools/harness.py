@@ -1,6 +1,7 @@
 """Runs a terminal tool with --json over a load that records what it did, and adds up what the tool showed."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -88,6 +89,18 @@ def run_tool(start: StartTrace, command: str, load: Callable[[], Facts], **value
             [{"stack": stack, "number": int(number)} for stack, _, number in folded], facts, child.pid
         )
     return Seen([json.loads(line) for line in lines], facts, child.pid)
+
+
+def account() -> tuple[int, int, int]:
+    """The nanoseconds that this task ran, those that it waited for a CPU, and how often it had one."""
+    ran, waited, slices = map(int, Path("/proc/thread-self/schedstat").read_text().split())
+    return ran, waited, slices
+
+
+def burn(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
 
 
 @contextmanager

@@ -4,27 +4,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.kernel.tools.harness import Facts, Seen, ToolCase, parametrized, run_tool
+from tests.kernel.tools.harness import Facts, Seen, ToolCase, account, burn, parametrized, run_tool
 from tests.support.forked_child import started
 from tests.support.trace_process import StartTrace
 
 SLEEPS, LENGTH = 10, 0.1
-
-
-def account() -> tuple[int, int, int]:
-    """The nanoseconds that this task ran, those that it waited for a CPU, and how often it had one."""
-    ran, waited, slices = map(int, Path("/proc/thread-self/schedstat").read_text().split())
-    return ran, waited, slices
-
-
-def burn(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
 
 
 def contend() -> Facts:

@@ -1,0 +1,61 @@
+"""The reason for which a thread sleeps: the class of its kernel stack, by a table of functions."""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from kprobe_exporter.model.stacks import Stack
+
+TABLE = Path(__file__).with_name("stack_classes.txt")
+
+RUNNING, WAITING = "running", "waiting_for_cpu"
+"""The classes of a thread that has a CPU, and of one that could run and has none."""
+
+OTHER, UNACCOUNTED = "other", "unaccounted"
+"""The classes of a stack that no function of the table is in, and of time about which too little is known."""
+
+SOMETIMES = "-"
+"""Follows the name of a function that a kernel may lack, because it is built without it or inlines it."""
+
+
+class ClassRow(NamedTuple):
+    """A class, and the names of one function: a kernel has one of them, or perhaps none if it is ``rare``."""
+
+    name: str
+    functions: tuple[bytes, ...]
+    rare: bool
+
+
+def parse_table(text: str) -> Iterator[ClassRow]:
+    """Yield the rows of a table: a line has a class and then names, behind which ``-`` may stand."""
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        if words:
+            name, *functions = words
+            rare = SOMETIMES in functions
+            yield ClassRow(name, tuple(one.encode() for one in functions if one != SOMETIMES), rare)
+
+
+@lru_cache(1)
+def class_table() -> Mapping[bytes, str]:
+    """Return the classes of functions. Raises OSError if the table is missing."""
+    return {function: row.name for row in parse_table(TABLE.read_text()) for function in row.functions}
+
+
+def class_names() -> list[str]:
+    """Return all classes of the table, in its order."""
+    return list(dict.fromkeys(class_table().values()))
+
+
+@lru_cache(1 << 14)
+def stack_class(stack: Stack) -> str:
+    """Return the class of a stack, whose innermost frame is first: that of the outermost function known.
+
+    A suffix that a compiler gave a function, such as ``.constprop.0``, does not matter.
+    """
+    table = class_table()
+    for frame in reversed(stack):
+        if (found := table.get(frame.partition(b".")[0])) is not None:
+            return found
+    return OTHER
