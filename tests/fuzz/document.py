@@ -14,7 +14,7 @@ ABOUT = (
     "Each target is fed with real material that was changed by a seeded generator, an input for each seed, "
     "in a process of its own. Refused is what got the documented answer to wrong bytes, or nothing was found "
     "in; a crash is anything else: another exception, a signal, two parsers that disagree, 30 s without an "
-    "answer. In the target `cost` a piece of an input is repeated up to 256 KiB, and more processor time or "
+    "answer. In the target `cost` a piece of an input is repeated up to 256 KiB. More processor time or "
     "memory than its reader's line for this size is a crash, too."
 )
 

@@ -58,6 +58,6 @@ def loaded(directory: Path, probe: str) -> tuple[Probe, ...]:
 
 def test_the_readme_names_every_kind_and_every_decoder() -> None:
     (kinds_named,) = re.findall(r"^The kinds of probes are ([^.]+)\.", README, re.MULTILINE)
-    (decoders_named,) = re.findall(r"The decoders of labels are ([^.]+)\.", README)
+    (decoders_named,) = re.findall(r"These decoders make labels of (.+?)\n\n", README, re.DOTALL)
     assert set(re.findall(r"`(\w+)`", kinds_named)) == {str(kind) for kind in Kind}
     assert set(re.findall(r"`(\w+)`", decoders_named)) == DECODERS.keys()
