@@ -13,7 +13,7 @@ from tests.vm.kernels import CORE, DEFAULT, KERNELS, LONG, OTHERWISE, WHOLE, Ker
 
 FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
 
-LOCKS_DOWN = "tests/kernel/test_zz_lockdown.py"
+LOCKS_DOWN = "tests/kernel/zz_last/test_lockdown.py"
 
 
 def runs(places: tuple[str, ...], file: str) -> bool:

@@ -1,0 +1,1 @@
+"""Tests after which a kernel is of no use: they run last."""
