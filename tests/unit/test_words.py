@@ -13,7 +13,7 @@ UNCLEAN = {"benchmarks.md"}
 
 CLEAN = [
     *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("kprobe_exporter/**/*.py"))),
-    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
+    *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"),
     *(f"docs/{path.name}" for path in sorted(ROOT.glob("docs/*.md")) if path.name not in UNCLEAN),
 ]
 
