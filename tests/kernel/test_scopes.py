@@ -43,11 +43,11 @@ FORKS = """
 #include <sys/wait.h>
 #include <unistd.h>
 int main(void) {
-    int go[2];
+    int go[2], made = 0;
     char c;
     struct pollfd stop = {0, POLLIN};
     pipe(go);
-    while (!poll(&stop, 1, 1)) {  /* until it is closed */
+    while (!poll(&stop, 1, made++ < 500 ? 1 : 100)) {  /* until it is closed */
         int child = fork();
         if (child) { printf("%d\\n", child); fflush(stdout); continue; }
         close(go[1]);
@@ -62,7 +62,8 @@ int main(void) {
 }
 """
 """Forks a child each millisecond, which forks another one, until stdin says to stop. Then all of them execute
-a program, after the parents of some have ended. Prints the ids of all."""
+a program, after the parents of some have ended. Prints the ids of all. After 500 it forks each 0.1 s: listing
+thousands takes a slow machine longer than making them, and more of them."""
 
 
 class Puppet:
