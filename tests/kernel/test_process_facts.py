@@ -27,6 +27,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.compiling import compiled
 from tests.support.patience import eventually
 
+HIST = Path("/sys/kernel/tracing/events/sched/sched_process_exec/hist")
 RUNS = 200
 UID = 12_345
 PROGRAM = """
@@ -84,6 +85,9 @@ def test_labels_of_the_agent(start_agent: StartAgent, program: Path) -> None:
     own = {"exe": str(program), "ppid": str(os.getpid()), "parent_comm": own_comm()}
     assert agent.scrape().value("kprobe_ends_total", **own) == RUNS
     own["parent"] = own.pop("parent_comm")
+    if HIST.exists():
+        # A fault that docs/collecting.md names: the probe's record is earlier than the agent's own of the exec.
+        own["exe"] = os.readlink("/proc/self/exe")
     assert agent.scrape().value("kprobe_execs_total", **own) == RUNS
     # By halves or, if a process had ended before the agent read its exec, unknown; never the other half's.
     for user in ("mine", "root"):
