@@ -86,8 +86,8 @@ def test_labels_of_the_agent(start_agent: StartAgent, program: Path) -> None:
     assert agent.scrape().value("kprobe_ends_total", **own) == RUNS
     own["parent"] = own.pop("parent_comm")
     if HIST.exists():
-        # A fault that docs/collecting.md names: the probe's record is earlier than the agent's own of the exec.
-        own["exe"] = os.readlink("/proc/self/exe")
+        # A fault that docs/collecting.md names: the probe's record is earlier than the agent's own.
+        own["exe"] = str(Path("/proc/self/exe").readlink())
     assert agent.scrape().value("kprobe_execs_total", **own) == RUNS
     # By halves or, if a process had ended before the agent read its exec, unknown; never the other half's.
     for user in ("mine", "root"):
