@@ -323,6 +323,7 @@ def test_name(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> None:
         ]
 
 
+@pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on")
 def test_name_of_a_pair(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> None:
     """The thread that begins it has the name: another one ends a wait, when it leaves the CPU."""
     tool = trace("offcputime", "--comm", "scoped*", "-v", command="tool")
