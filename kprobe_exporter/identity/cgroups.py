@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 from kprobe_exporter.identity.containers import OUTSIDE, container
 from kprobe_exporter.identity.procfs import host_proc, names, namespace
-from kprobe_exporter.identity.threads import TGID
+from kprobe_exporter.identity.threads import CLONE_THREAD, TGID
 
-CLONE_THREAD, CLONE_INTO_CGROUP = 0x1_0000, 0x2_0000_0000  # include/uapi/linux/sched.h
+CLONE_INTO_CGROUP = 0x2_0000_0000  # include/uapi/linux/sched.h
 PF_EXITING = 0x4  # include/linux/sched.h; on v1, /proc shows an exiting thread in "/", not in its cgroup
 
 INITIAL_CGROUPS = "cgroup:[4026531835]"

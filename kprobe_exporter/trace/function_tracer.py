@@ -44,7 +44,7 @@ def tracer_lacked(files: Tracefs, view: View) -> str | None:
     tracer = TRACERS[view]
     with suppress(OSError):
         if tracer not in _tracers(files, "."):
-            return f"this kernel was built without {BUILT_BY[tracer]} (no tracer '{tracer}')."
+            return _not_built(tracer)
     return None
 
 
@@ -99,7 +99,11 @@ def _refuse_missing(instance: Instance, tracer: str) -> None:
             f"this kernel has the tracer '{tracer}' only for all users of tracefs together, which is left "
             "alone: instances have it since Linux 6.11."
         )
-    raise TracefsError(f"this kernel was built without {BUILT_BY[tracer]} (no tracer '{tracer}').")
+    raise TracefsError(_not_built(tracer))
+
+
+def _not_built(tracer: str) -> str:
+    return f"this kernel was built without {BUILT_BY[tracer]} (no tracer '{tracer}')."
 
 
 def _narrow(instance: Instance, filter_text: str) -> None:

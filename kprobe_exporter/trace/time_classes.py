@@ -18,6 +18,7 @@ from kprobe_exporter.config.model import Label, Metric, Probe
 from kprobe_exporter.errors import UsageError, name_text
 from kprobe_exporter.identity.procfs import KTHREADD, host_proc
 from kprobe_exporter.identity.thread_sets import processes, threads_of
+from kprobe_exporter.identity.threads import CLONE_THREAD
 from kprobe_exporter.model.records import LAYOUT_ID, TID, TIME, Batch, Layout, Record
 from kprobe_exporter.model.snapshot import Family
 from kprobe_exporter.model.stacks import Stack
@@ -40,9 +41,6 @@ TIME_OF_CLASS, TIME_OF_ALL = "time_seconds_total", "threads_seconds_total"
 
 LABELS = ("tid", "pid", "comm")
 """The labels that a column may show, besides ``class``."""
-
-CLONE_THREAD = 0x10000
-"""The flag of a new thread of the same process (include/uapi/linux/sched.h)."""
 
 SLEEPING = (b"S", b"D", b"I", b"T", b"t", b"P")
 """States of proc_pid_stat(5) of a thread that waits."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.compiling import compiled
 from tests.support.folded import parsed
-from tests.support.trace_process import StartTrace
+from tests.support.trace_process import StartTrace, TraceProcess
 
 LEAKING = """
 #include <stdlib.h>
@@ -46,10 +46,8 @@ def of(stacks: dict[tuple[str, ...], int], function: str) -> int:
     return sum(number for frames, number in stacks.items() if any(function in one for one in frames))
 
 
-@pytest.mark.parametrize("scope", [("-p", "{pid}"), ("--comm", "leaking")], ids=["pid", "comm"])
-def test_blocks_that_a_program_keeps(trace: StartTrace, tmp_path: Path, scope: Sequence[str]) -> None:
-    """37 blocks of 1 KiB are never freed, and 11 that were moved; the others are no leaks."""
-    program = compiled(tmp_path / "leaking", LEAKING, "-fno-omit-frame-pointer")
+def shown_leaks(trace: StartTrace, program: Path, scope: Sequence[str]) -> TraceProcess:
+    """Run memleak while a program does its work, which it begins and ends when it reads a byte."""
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdin is not None
@@ -61,6 +59,14 @@ def test_blocks_that_a_program_keeps(trace: StartTrace, tmp_path: Path, scope: S
         time.sleep(0.7)
         assert tool.end() == 0, tool.errors
         running.communicate(b"x")
+    return tool
+
+
+@pytest.mark.parametrize("scope", [("-p", "{pid}"), ("--comm", "leaking")], ids=["pid", "comm"])
+def test_blocks_that_a_program_keeps(trace: StartTrace, tmp_path: Path, scope: Sequence[str]) -> None:
+    """37 blocks of 1 KiB are never freed, and 11 that were moved; the others are no leaks."""
+    program = compiled(tmp_path / "leaking", LEAKING, "-fno-omit-frame-pointer")
+    tool = shown_leaks(trace, program, scope)
     stacks = parsed(tool.output.decode())
     assert "lost" not in tool.errors
     assert of(stacks, "leaking`kept") == 37 * CHUNK
@@ -99,16 +105,7 @@ int main(void) {
 def test_blocks_beyond_the_bound_are_told(trace: StartTrace, tmp_path: Path) -> None:
     """65,536 blocks are kept; the oldest 1,024 make room at a time."""
     program = compiled(tmp_path / "leaking", MANY, "-fno-omit-frame-pointer")
-    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
-        assert running.stdin is not None
-        tool = trace("memleak", "-v", "-p", str(running.pid), command="tool")
-        tool.wait_until_tracing()
-        os.write(running.stdin.fileno(), b"x")
-        running.stdout.read(1)
-        time.sleep(0.7)
-        assert tool.end() == 0, tool.errors
-        running.communicate(b"x")
+    tool = shown_leaks(trace, program, ("-p", "{pid}"))
     assert "1,025 that were open are in no stack because too many were open" in tool.errors
     assert "ring buffer" not in tool.errors
 

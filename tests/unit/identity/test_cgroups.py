@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from kprobe_exporter.identity import cgroups
 from kprobe_exporter.identity.cgroups import (
     CLONE_INTO_CGROUP,
-    CLONE_THREAD,
     KEPT,
     LONGEST,
     PF_EXITING,
@@ -25,6 +24,7 @@ from kprobe_exporter.identity.cgroups import (
     boot_time,
 )
 from kprobe_exporter.identity.procfs import INITIAL, names
+from kprobe_exporter.identity.threads import CLONE_THREAD
 from tests.support.cgroup_tree import MS, Machine
 
 ID = "0123456789abcdef" * 4

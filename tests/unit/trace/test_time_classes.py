@@ -8,6 +8,7 @@ import pytest
 
 from kprobe_exporter.aggregate.thread_times import Observed
 from kprobe_exporter.errors import UsageError
+from kprobe_exporter.identity.threads import CLONE_THREAD
 from kprobe_exporter.model.records import Batch, Layout, Loss, Record
 from kprobe_exporter.model.stacks import Stack
 from kprobe_exporter.model.values import Arg
@@ -17,7 +18,6 @@ from kprobe_exporter.trace.rows import Display
 from kprobe_exporter.trace.run_tool import read_tool
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.time_classes import (
-    CLONE_THREAD,
     NEW,
     STARTED,
     SWITCH,
