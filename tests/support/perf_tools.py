@@ -299,7 +299,7 @@ ROWS = (
         "kprobe -h",
         ("-h",),
         None,
-        rb"Usage: \S+ trace \[OPTIONS\] DEFINITION \[FILTER\]$",
+        rb"Usage: \S+ trace \[OPTIONS\] \[DEFINITION\] \[FILTER\]$",
         "With what there is beyond perf-tools.",
         prefixed=False,
     ),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -150,10 +151,15 @@ def seconds_of(output: bytes) -> dict[str, float]:
 
 
 def test_a_command(trace: StartTrace) -> None:
-    tool = trace("time", "-c", f"sh -c 'sleep {PHASE}; sleep {PHASE}'", command="tool")
+    """Its own clock says how long it slept at most: a slow machine wakes it late."""
+    code = (
+        f"from time import *; begin = monotonic(); sleep({PHASE}); sleep({PHASE}); print(monotonic() - begin)"
+    )
+    tool = trace("time", "-c", f"python3 -S -c '{code}'", command="tool")
     assert tool.wait() == 0, tool.errors
+    [passed] = map(float, re.findall(rb"^\d+\.\d+$", tool.output, re.MULTILINE))
     found = seconds_of(tool.output)
-    assert found["sleep"] == near(2 * PHASE)
+    assert 2 * PHASE - margin(PHASE) <= found["sleep"] <= passed + margin(PHASE)
     assert found.get("unaccounted", 0) < 0.005
 
 
