@@ -4,7 +4,9 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
+from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from kprobe_exporter.aggregate.pairing import Pairing
@@ -35,13 +37,14 @@ ENDINGS: Mapping[Format, str] = {"trace.dat": "dat", "perfetto": "pftrace"}
 class Recorded(NamedTuple):
     """The content of a buffer: its events as ``SYSTEM/EVENT``, the probes, and tracepoints as they are.
 
-    ``marks``: programs' marks are drawn.
+    ``marks``: programs' marks are drawn. ``own`` are events that were recorded in the place of others.
     """
 
     events: Sequence[str] = ()
     probes: Sequence[tuple[str, Attached]] = ()
     tracepoints: Sequence[str] = ()
     marks: bool = False
+    own: Mapping[str, str] = MappingProxyType({})
 
 
 def write_files(
@@ -78,10 +81,23 @@ def write_files(
 def _write_trace_dat(
     file: BinaryIO, stopped: Instance, recorded: Recorded, form: Geometry, pages: Mapping[int, BinaryIO]
 ) -> None:
-    there = (each.split("/") for each in recorded.events)
+    there = (recorded.own.get(each, each).split("/") for each in recorded.events)
     events = [(system, event) for system, event in there if stopped.event_format(system, event) is not None]
     # Without the kernel's symbols: they would be 10 MB of each file, and tell where the kernel lies.
-    write(file, describe_recording(stopped, events, form.page, [*pages], symbols=False), pages)
+    described = describe_recording(stopped, events, form.page, [*pages], symbols=False)
+    names = {_name_line(own): _name_line(event) for event, own in recorded.own.items()}
+
+    def shown(text: bytes) -> bytes:
+        first, rest = text[: (end := text.find(b"\n") + 1)], text[end:]
+        return names.get(first, first) + rest
+
+    formats = {system: [*map(shown, texts)] for system, texts in described.events.items()}
+    write(file, described._replace(events=formats), pages)
+
+
+def _name_line(event: str) -> bytes:
+    """The first line of the format of an event ``SYSTEM/EVENT``."""
+    return f"name: {event.rpartition('/')[2]}\n".encode()
 
 
 def _draw(
@@ -98,7 +114,9 @@ def _draw(
     layouts: dict[Layout, str] = {}
     for name, attached in recorded.probes:
         events.add(name, attached.layout, attached.joined, attached.residual_filter)
-        layouts |= attached.layouts
+        for layout, system in attached.layouts.items():
+            own = recorded.own.get(f"{system}/{layout.event}", layout.event)
+            layouts[replace(layout, event=own.rpartition("/")[2])] = system
         if attached.joined is not None:
             pairing.add(attached.joined)
     taken = [*layouts, *(attached.layout for _, attached in recorded.probes)]

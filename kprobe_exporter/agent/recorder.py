@@ -157,7 +157,13 @@ class Recorder:
             for event, text in events:
                 filters.add(event, text)
             wanted = {event: filters.text(event) for event, _ in events}
-            one.buffers.follow(wanted)
+            eprobes = {
+                f"{part.system}/{part.event}": part.spec
+                for _, each in attached
+                for part in each.parts
+                if part.layout.form == "eprobe"
+            }
+            one.buffers.follow(wanted, eprobes)
             one.recorded = Recorded(
                 tuple(wanted), tuple(attached), one.config.tracepoints, marks=one.config.marks
             )
@@ -287,8 +293,8 @@ class Recorder:
         directory, symbols = self._directory, self._symbols
         assert directory is not None
         assert symbols is not None
-        recorded = one.recorded
         stopped = one.buffers.swap()
+        recorded = one.recorded._replace(own=one.buffers.own_events(stopped))
         end, begun = time.monotonic_ns(), one.begun
         one.begun = end
         since = max(begun, end - int(one.config.window * 1e9))

@@ -103,7 +103,7 @@ def _take_up(instance: Instance, spec: ProbeSpec) -> DefinedEvent | None:
     if spec.verb.startswith("f") and parse_target(spec.target).module:
         return None
     wanted = _definition(spec)
-    event = next((event for event, one in instance.retired.items() if _definition(one) == wanted), None)
+    event = next((event for event, one in [*instance.retired.items()] if _definition(one) == wanted), None)
     if event is None:
         return None
     retired = instance.retired.pop(event)

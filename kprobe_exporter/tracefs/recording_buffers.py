@@ -3,14 +3,24 @@
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
-from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.errors import ProbeRefused, TracefsError
+from kprobe_exporter.model.specs import ProbeSpec
+from kprobe_exporter.tracefs.define import define
+from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.marker import copy_marks
 from kprobe_exporter.tracefs.refusal import cannot_make
 
 log = logging.getLogger(__name__)
+
+ENDS = "ab"
+"""The ends of the names of the two instances, and of the eprobes that are theirs."""
+
+NAME = 50
+"""Characters of an eprobe's name that remain: with an end and a number 63 at most (MAX_EVENT_NAME_LEN)."""
 
 
 class RecordingBuffers:
@@ -21,16 +31,23 @@ class RecordingBuffers:
     programs write to their ``trace_marker``, and to that of the top level since Linux 6.15. ``follow``
     and ``close`` belong to the thread that changes probes, ``swap`` to the one that reads. Raises
     TracefsError.
+
+    The kernel records an eprobe in the first instance alone that enables it (enable_trace_eprobe() of
+    kernel/trace/trace_eprobe.c). So each of the two has an eprobe of its own in the place of another one,
+    whose definition is retired in the end: deleting it would empty buffers.
     """
 
     def __init__(self, owner: Instance, name: str, buffer_kib: int, *, marks: bool = False) -> None:
         self._files: Tracefs = owner.files
+        self._owner, self._name = owner, name
         self._events: dict[str, str] = {}
+        self._own: dict[str, tuple[ProbeSpec, list[str]]] = {}
+        self._defined: dict[str, ProbeSpec] = {}
         self._made: list[Instance] = []
         self._now = 0  # the index of the one that records
         self._copies = False
         try:
-            for end in "ab":
+            for end in ENDS:
                 made = Instance(self._files, f"{owner.name}.{name}.{end}", None)
                 try:
                     self._files.mkdir(made.path)
@@ -40,21 +57,48 @@ class RecordingBuffers:
                 made.write("options/overwrite", "1")
                 with suppress(FileNotFoundError):
                     made.write("options/markers", str(int(marks)))
-                made.set_up(buffer_kib, record_tgid=True, recording=end == "a", keys="its buffer_size")
+                made.set_up(buffer_kib, record_tgid=True, recording=end == ENDS[0], keys="its buffer_size")
             self._copies = marks and self._copy(self._made[0], on=True)
         except BaseException:
             self.close()
             raise
 
-    def follow(self, events: Mapping[str, str]) -> None:
-        """Record these events, ``SYSTEM/EVENT`` with their filters, and no others. Never raises."""
-        for event in self._events.keys() - events.keys():
+    def follow(self, events: Mapping[str, str], eprobes: Mapping[str, ProbeSpec]) -> None:
+        """Record these events, ``SYSTEM/EVENT`` with their filters, and no others. Never raises.
+
+        ``eprobes`` are the specifications of those of them that are eprobes.
+        """
+        changed = {event for event, (spec, _) in self._own.items() if eprobes.get(event) != spec}
+        for event in (self._events.keys() - events.keys()) | changed:
             self._write(event, "enable", "0")
+            self._own.pop(event, None)
+        for event, spec in eprobes.items():
+            if event not in self._own:
+                self._own[event] = spec, self._define(spec)
         for event, text in events.items():
-            if self._events.get(event) != text:
+            if self._events.get(event) != text or event in changed:
                 self._write(event, "filter", text)
                 self._write(event, "enable", "1")
         self._events = dict(events)
+
+    def _define(self, spec: ProbeSpec) -> list[str]:
+        """Define an eprobe for each instance; return their events, none if the kernel refuses one."""
+        try:
+            taken = {one.event for one in list_definitions(self._files)}
+            made = []
+            for end in ENDS:
+                own = replace(spec, layout=replace(spec.layout, event=f"{spec.layout.event[:NAME]}_{end}"))
+                made.append(define(self._owner, own, taken).name)
+                self._defined[made[-1]] = own
+        except (OSError, ProbeRefused) as error:
+            log.warning("the recording '%s' has no events of %s: %s", self._name, spec.target, error)
+            return []
+        return [f"{self._owner.group}/{event}" for event in made]
+
+    def own_events(self, made: Instance) -> dict[str, str]:
+        """Return which events one of the two instances records in the place of others."""
+        index = self._made.index(made)
+        return {event: own[index] for event, (_, own) in [*self._own.items()] if own}
 
     def swap(self) -> Instance:
         """Let the other instance record, and return the one that did. Raises OSError.
@@ -79,13 +123,15 @@ class RecordingBuffers:
                 made.write("tracing_on", "0")
             with suppress(OSError):
                 self._files.rmdir(made.path)
+        self._owner.retired |= self._defined
 
     def _copy(self, made: Instance, *, on: bool) -> bool:
         return copy_marks(self._files, made.path, on=on)
 
     def _write(self, event: str, file: str, text: str) -> None:
         for made in self._made:
+            place = self.own_events(made).get(event, event)
             try:
-                made.write(f"events/{event}/{file}", text)
+                made.write(f"events/{place}/{file}", text)
             except OSError as error:
-                log.debug("%s/events/%s/%s: %s", made.path, event, file, error)
+                log.debug("%s/events/%s/%s: %s", made.path, place, file, error)

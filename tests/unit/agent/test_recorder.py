@@ -125,7 +125,7 @@ def test_a_signal_and_a_request_write(machine: Machine, writing: Writing) -> Non
     machine.stop.ask_recording()
     eventually(lambda: machine.value(RESULTS, "slow", "written") == 1, 5)
     written, text = machine.agent.recorder.record("slow")
-    assert (written, text[:36]) == (False, "slow: refused: the last one was 0.0 ")
+    assert (written, text[:34]) == (False, "slow: refused: the last one was 0.")
     assert machine.agent.recorder.record("other") == (False, "there is no such recording")
 
 
