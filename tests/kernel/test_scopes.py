@@ -337,7 +337,8 @@ def test_name_of_a_pair(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> No
         passed.append(time.monotonic() - begin)
     assert tool.end() == 0, tool.errors
     slept = [int(line.split()[1]) for line in tool.output.splitlines() if b"nanosleep" in line]
-    assert 0.2 <= sum(slept) / 1e9 < passed[0]
+    # The timer runs before the thread leaves its CPU.
+    assert 0.15 <= sum(slept) / 1e9 < passed[0]
 
 
 def test_ends_leave_nothing(trace: StartTrace, puppets: tuple[Puppet, Puppet]) -> None:

@@ -102,7 +102,11 @@ class Mix:
 
 
 def known_mix(seen: Seen) -> None:
-    """What is missing from a class is ``unaccounted``."""
+    """What is missing from a class is ``unaccounted``.
+
+    The moment at which the scheduler counts a thread as waiting, no longer as blocked, is that of the event
+    on an idle machine alone.
+    """
     rows = [row for row in seen.rows if row["tid"] == seen.facts["tid"]]
     found = {name: sum(row["seconds"] for row in rows if row["class"] == name) for name in CLASSES}
     whole = sum(row["seconds"] for row in rows)
@@ -111,7 +115,7 @@ def known_mix(seen: Seen) -> None:
     assert whole == near(seen.facts["wall"])
     for name, seconds in found.items():
         measured = seen.facts[name]
-        within = margin(measured)
+        within = margin(measured) + found["waiting_for_cpu"]
         assert measured - unknown - within <= seconds <= measured + within, (name, found)
 
 
