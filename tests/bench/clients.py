@@ -47,8 +47,9 @@ def table() -> Table:
     return Table(
         TITLE,
         f"{SCRAPES} scrapes of {SAMPLES:,} samples, with a password, each on a connection of its own; the"
-        " clients and what scrapes run on the same machine. Of the idle clients half send nothing, and half"
-        " finish their handshake. A slow one sends a byte between two scrapes, or reads nothing of a large"
+        " clients and what scrapes run on the same machine. Half of the idle clients send nothing, the"
+        " others finish their handshake. A slow one sends a byte between two scrapes, or reads nothing of a"
+        " large"
         " answer. One that guesses asks again as soon as it is answered.",
         ("beside", "median", "99th percentile", "longest"),
         tuple(rows),

@@ -83,9 +83,9 @@ def table() -> Table:
     return Table(
         TITLE,
         f"The reader's own work: what it does {A_SECOND} times a second. *At rest* it reads buffers of the"
-        f" kernel that are empty; for more CPUs than there are here, the same ones several times. *At work*"
-        f" {EVENTS:,} recorded events a second, the same in all rows, come from as many files as there are"
-        f" CPUs, and are counted by error and in two histograms. The best of {ROUNDS}.",
+        " kernel that are empty; for more CPUs than there are here, the same ones several times. *At work*"
+        f" {EVENTS:,} recorded events a second come from as many files as there are CPUs, the same in all"
+        f" rows. They are counted by error and in two histograms. The best of {ROUNDS}.",
         ("CPUs", "reads/s at rest", "of a core", "reads/s at work", "of a core", "by `cpu` too"),
         tuple(
             (

@@ -8,7 +8,7 @@ HEADING = re.compile(r"^## (?:\d+\. )?(.+)$", re.MULTILINE)
 INTRODUCTION = """\
 # What it costs
 
-Written by `make bench` (as root, on Debian; all of it takes some 30 minutes), or for some of the tables
+Written by `make bench` (as root, on Debian; all of it takes about 30 minutes), or for some of the tables
 `make bench ARGS="throughput start"`. The figures of one table come from one run on one machine: compare
 within a table, never between two. The code is in `tests/bench`, a module a table.
 """

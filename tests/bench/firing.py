@@ -61,15 +61,15 @@ def tabulated(here: Mapping[str, float], kernels: Mapping[str, Mapping[str, floa
     )
     return Table(
         TITLE,
-        "What an event in the ring buffer adds to the call that it is on, in nanoseconds: getppid(2), and a"
-        " function of a C program; the fastest of 3 runs less the fastest one without a probe, the median of"
-        f" {ROUNDS} rounds. Beside it the constants of `kprobe_exporter_probe_overhead_seconds_total`.",
+        "The nanoseconds that an event in the ring buffer adds to its call, of getppid(2) or of a function"
+        " of a C program: the fastest of 3 runs less the fastest one without a probe, the median of"
+        f" {ROUNDS} rounds. The constants are those of `kprobe_exporter_probe_overhead_seconds_total`.",
         ("kind", *(f"{version}, emulated" for version in kernels), "this machine", "times", "constant"),
         tuple(rows),
         (
-            "This machine's kernel has no kprobes. For those the constants are the emulated figures (these,"
-            " and those of the overhead on the traced call) divided by 5, the least by which a real CPU was"
-            f" faster ({slowest:.1f} times in this run): rather too high than too low.",
+            "This machine's kernel has no kprobes. The constants of those are the emulated figures, of this"
+            " table and of the overhead on the traced call, divided by 5. A real CPU was at least so many"
+            f" times faster ({slowest:.1f} times in this run): rather too high than too low.",
             "In a virtual machine whose hypervisor handles the breakpoints of its programs, a uprobe costs"
             " more, and the estimate is too low: on one (2026-11-28, commit f801021f4) a uprobe took 14.9 µs,"
             " a uretprobe 15.3 µs, and a tracepoint 55 ns.",

@@ -187,10 +187,11 @@ def tabulated(
     rows.append(down.row(f"the same, and no collector: {down.waiting:,} spans wait"))
     return Table(
         TITLE,
-        f"At first {ITEMS:,} calls from memory to rotel, which throws them away, as spans and as log records"
-        " of eleven attributes, over the loopback, not compressed: as fast as one process can, and never so"
-        f" many ahead that one is dropped. Shown is the best of {ROUNDS} rounds, taken in turn. Then whole"
-        f" agents, over HTTP: a process on a CPU of its own calls lseek(2) for {SECONDS} s, and each call is"
+        f"At first {ITEMS:,} calls from memory to rotel, which throws them away, as spans and as log"
+        " records of eleven attributes. They go over the loopback without compression, as fast as one"
+        f" process can, and never so many ahead that one is dropped. The figure is the best of {ROUNDS}"
+        " rounds, taken in turn. Then whole"
+        f" agents, over HTTP. A process on a CPU of its own calls lseek(2) for {SECONDS} s. Each call is"
         f" exported, as a span of `{TIMED}` or as a log record of the"
         " tracepoint `syscalls:sys_exit_lseek`. CPU is the sender's user and system time, of one core; memory"
         " is VmRSS.",
@@ -236,10 +237,10 @@ def notes(rates: Rates, agents: Mapping[Signal, Carried], down: Carried) -> list
         "*The SDK* is its BatchSpanProcessor or BatchLogRecordProcessor with its OTLP exporter, the queue as"
         " long as ours. A tracer's spans have the attributes, times and status of ours, a logger's records"
         " are ours; the Resource is the SDK's.",
-        "*Without a tracer* the processor gets ReadableSpans that were made directly; beside that, our"
-        f" rate is {said(alone)}. What differs are the encoding, the queue, who reads the answers, and the"
-        " thread that builds: ours is the one that sends, to spare the reader's, and so none is built while"
-        " it waits for an answer.",
+        "*Without a tracer* the processor gets ReadableSpans that were made directly; next to it, our"
+        f" rate is {said(alone)}. The differences are the encoding, the queue, the reader of the answers,"
+        " and the thread that builds. Ours is the one that sends, to spare the reader's, so none is built"
+        " while it waits for an answer.",
         "Where CPU is far below 100 % the sender waited for the receiver.",
     ]
     for signal in WAYS:
@@ -263,8 +264,8 @@ def notes(rates: Rates, agents: Mapping[Signal, Carried], down: Carried) -> list
         " is that of an event or a call."
     )
     made.append(
-        f"Without a collector the queue of {QUEUE:,} is full, a request of {BATCH} is tried again and again,"
-        f" and what else comes is dropped and counted: {down.dropped:,} of {down.made:,}."
+        f"Without a collector the queue of {QUEUE:,} is full. A request of {BATCH} is tried again and again,"
+        f" and other calls are dropped and counted: {down.dropped:,} of {down.made:,}."
     )
     return made
 

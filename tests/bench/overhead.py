@@ -39,8 +39,8 @@ CLOCK = (
     " microsecond a look, and each event looks once."
 )
 UNREAD = (
-    "In the rows of loops the ring buffer overwrites its oldest events, and what the agent spends on reading"
-    " them is not in these figures; the other plans leave it nothing to read but totals."
+    "In the rows of loops the ring buffer overwrites its oldest events. These figures lack the agent's"
+    " reading; the other plans leave it only totals to read."
 )
 FLOORS = (
     "What the kernel itself takes is shown where it is most of a plan: an event that is defined and enabled"
@@ -48,11 +48,12 @@ FLOORS = (
     " value counts zeros and errors by number, which the powers of two of the first cannot tell apart."
 )
 BURSTS_NOTE = (
-    f"Durations are measured in bursts of {BURST:,} calls by a process on a CPU of its own, which fit into"
-    " half of the default buffer: an agent runs on the other CPU and has read and joined each burst before"
-    f" the next one. Shown is the fastest of {BURSTS} bursts in each of {latency_guest.ROUNDS} rounds, less"
-    " the fastest without a probe: a burst takes some milliseconds, and a machine that others use, too, may"
-    " be half as fast for longer than that. (The emulated CPUs take turns on one real CPU, so a process that"
+    f"Calls for durations come in bursts of {BURST:,} calls by a process on a CPU of its own. A burst fits"
+    " into half of the default buffer. An agent on the other CPU has read and joined each burst before the"
+    " next"
+    f" one. The figure is the fastest of {BURSTS} bursts in each of {latency_guest.ROUNDS} rounds, less"
+    " the fastest without a probe. A burst takes milliseconds, and a machine that others use, too, may be"
+    " half as fast for longer than that. (The emulated CPUs take turns on one real CPU, so a process that"
     " reads meanwhile would be measured with the call; bpftrace is kept to that other CPU as well.)"
 )
 COUNT_GOAL = 1.0
@@ -116,12 +117,13 @@ def tabulated(kernels: Mapping[str, Measured]) -> Table:
         head += [f"{version}: ns", "of bpftrace"]
     return Table(
         TITLE,
-        f"What a probe on `{FUNCTION}` adds to a call of getppid(2) by `perf bench syscall basic`: each probe"
+        f"The time that a probe on `{FUNCTION}` adds to a call of getppid(2) by `perf bench syscall basic`:"
+        " each probe"
         f" in turn, put in as the agent does, in {ROUNDS} rounds of {RUNS} runs of {CALLS:,} calls. A round's"
         " figure is its fastest run less the fastest one without a probe; shown is the median of the rounds."
-        " Every probe was seen to count all calls. *of bpftrace* is the ratio to its counterpart, `count()`"
-        " on entry, `hist(retval)` on return, `@[kstack] = count()` for stacks, and for a duration"
-        " `hist(nsecs - @s[tid])` with the entry's time kept in a map.",
+        " Every probe was seen to count all calls. *of bpftrace* is the ratio to its counterpart: `count()`"
+        " on entry, `hist(retval)` on return, `@[kstack] = count()` for stacks. Its counterpart of a"
+        " duration is `hist(nsecs - @s[tid])`, with the entry's time in a map.",
         tuple(head),
         (*rows(BASE, SHOWN, loops), *rows(DURATIONS_BASE, DURATIONS, bursts)),
         (

@@ -95,9 +95,11 @@ def table() -> Table:
         " one thread, the buffer 1 MiB per CPU. A scrape is a connection of its own, as text, without gzip"
         f" unless a row says otherwise, read to its end; {SCRAPES} of them, {PAUSE} s apart, or"
         f" {EVERY_SECOND}, one every second. Memory is VmRSS after them. *missing* of the made events were"
-        " not delivered, *lost* is what the agent told of that. The last rows are of a histogram with"
-        f" {HISTOGRAMS:,} label sets, each with 20 values, in the classic buckets of return values and as a"
-        " native one: of that, protobuf has both, and Prometheus stores one series for each label set.",
+        " not delivered, *lost* is what the agent counts as lost. The last rows have"
+        f" {HISTOGRAMS:,} label sets with 20 values each, as a classic histogram with the buckets of return"
+        " values and a native one. Protobuf has both, and Prometheus stores one series of the native one"
+        " for each label"
+        " set.",
         tuple(COLUMNS.split(", ")),
         tuple(rows),
         (

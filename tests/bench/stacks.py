@@ -49,7 +49,7 @@ def table() -> Table:
         tuple(rows),
         (
             "A hit is what the agent takes to count one more with a stack that it knows and whose frames are"
-            " there. Of stacks that the kernel counts, the agent reads nothing before a request.",
+            " there. The agent reads stacks that the kernel counts only for a request.",
             "Named is the step from what is counted to functions, where those of programs are known already.",
         ),
     )

@@ -219,7 +219,7 @@ def table() -> Table:
             ),
             reached(
                 "5 million calls/s joined and counted",
-                f"{rates[JOINED] / 2e6:.1f} million; every call was joined or told as unpaired",
+                f"{rates[JOINED] / 2e6:.1f} million; every call was joined, or counted as unpaired",
                 ok=rates[JOINED] >= 10e6,
             ),
             reached(

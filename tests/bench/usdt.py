@@ -33,7 +33,8 @@ def tabulated(kernels: Mapping[str, Mapping[str, Sequence[float]]]) -> Table:
         head += [f"{version}: ns", "of bpftrace"]
     return Table(
         TITLE,
-        f"What a probe on `python:{PROBE}` adds to a garbage collection of {PYTHON} that finds nothing,"
+        f"The time that a probe on `python:{PROBE}` adds to a garbage collection of {PYTHON} that finds"
+        " nothing,"
         f" `gc.collect(0)`: each probe in turn, put in as the agent does, in {ROUNDS} rounds of {RUNS} runs"
         f" of {CALLS:,} collections. A round's figure is its fastest run less the fastest one without a"
         " probe; shown is the median of the rounds. Every probe was seen to count all collections.",

@@ -97,11 +97,12 @@ def table() -> Table:
     ]
     return Table(
         TITLE,
-        "A running agent, one probe on `syscalls:sys_exit_lseek` with a filter on one thread, its return"
-        " values and a histogram with two labels, a thousand samples of it; the default buffer of 1 MiB per"
-        " CPU; no scrapes meanwhile. A process on a CPU of its own calls lseek(2) in bursts, one every"
+        "A running agent, whose one probe is on `syscalls:sys_exit_lseek` with a filter on one thread. Its"
+        " metrics are return values and a histogram with two labels: a thousand samples. The buffer"
+        " is the default of 1 MiB per CPU, and there are no scrapes meanwhile. A process on a CPU of its"
+        " own calls lseek(2) in bursts, one every"
         " millisecond. *made* is what it says that it called, *arrived* is `kprobe_hits_total`, both per"
-        " second; *missing* of the made were not delivered, *lost* is what the agent told of that. CPU is"
+        " second; *missing* of the made were not delivered, *lost* is what the agent counts as lost. CPU is"
         f" user and system time, of one core, over {SECONDS} s ({STEP_SECONDS} s from {STEPS[0]:,} on);"
         " memory is VmRSS.",
         ("source, load", "made/s", "arrived/s", "missing", "lost", "CPU", "memory"),
