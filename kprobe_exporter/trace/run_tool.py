@@ -9,13 +9,13 @@ from kprobe_exporter.plan import wants_tgid
 from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.tools.columns import Column, column_of
 from kprobe_exporter.tools.load import Tool
+from kprobe_exporter.trace.class_table import show_classes
 from kprobe_exporter.trace.count_stacks import count_stacks, loss_sentences, write_profile
 from kprobe_exporter.trace.emit import read_back
 from kprobe_exporter.trace.function_tracer import TRACERS, trace_functions
 from kprobe_exporter.trace.rows import Display, show_rows
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.tables import TableView, show_tables
-from kprobe_exporter.trace.time_classes import show_classes
 
 REFRESH = 1.0
 """Seconds from one table of ``top`` to the next."""

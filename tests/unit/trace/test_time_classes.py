@@ -1,4 +1,4 @@
-"""trace.time_classes: records become the times of threads, which threads count, labels, and /proc."""
+"""`tool time`: records become the times of threads, which threads count, labels, and /proc."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,22 +14,12 @@ from kprobe_exporter.model.stacks import Stack
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.tools.load import FOLDER, load_tool
+from kprobe_exporter.trace.class_table import families, fetching, show_classes
 from kprobe_exporter.trace.rows import Display
 from kprobe_exporter.trace.run_tool import read_tool
 from kprobe_exporter.trace.session import TraceSession
-from kprobe_exporter.trace.time_classes import (
-    NEW,
-    STARTED,
-    SWITCH,
-    WAKEUP,
-    WAKING,
-    ScopeOfThreads,
-    ThreadFiles,
-    TimeClasses,
-    families,
-    fetching,
-    show_classes,
-)
+from kprobe_exporter.trace.threads_in_scope import ScopeOfThreads, ThreadFiles
+from kprobe_exporter.trace.time_classes import NEW, STARTED, SWITCH, WAKEUP, WAKING, TimeClasses
 
 MAIN, OTHER_THREAD, STRANGER = 7, 8, 99
 START = 1_000
