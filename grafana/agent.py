@@ -21,6 +21,7 @@ def dashboard() -> Any:
             "Cost": [[_processor(), _memory()], [_overhead(), _scrape()]],
             "State": [[_faults(), _tripped()], [_age(), _reloaded()]],
             "OpenTelemetry": [[_sent(), _unsent()]],
+            "Recordings": [[_recordings(), _recorded_bytes()]],
         },
     )
 
@@ -211,4 +212,25 @@ def _unsent() -> Any:
         "cps",
         Query(f"sum by (signal) ({rate('kprobe_exporter_otlp_dropped_total')})", "{{signal}} dropped"),
         Query(f"sum by (signal) ({rate('kprobe_exporter_otlp_failed_total')})", "{{signal}} failed"),
+    )
+
+
+def _recordings() -> Any:
+    name = "kprobe_exporter_recordings_total"
+    return graph(
+        "Recordings by outcome",
+        "Recordings per interval: written, refused because the last one was too recent or the file too large,"
+        " or failed, for which the log has the reason. An agent lists its files at /recordings.",
+        "short",
+        Query(f"sum by (recording, result) ({increase(name)})", "{{recording}} {{result}}"),
+        stacked=True,
+    )
+
+
+def _recorded_bytes() -> Any:
+    return graph(
+        "Size of recordings",
+        "Bytes of the files of recordings, at the ten agents with most.",
+        "bytes",
+        Query(f"topk(10, {of('kprobe_exporter_recordings_bytes')})", "{{instance}}"),
     )
