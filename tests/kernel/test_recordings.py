@@ -276,7 +276,7 @@ def test_probes_of_functions(start_agent: StartAgent, tmp_path: Path) -> None:
     """One that the agent only counts is recorded too, and a recorded one can be removed."""
     directory = tmp_path / "files"
     probes = '{name: call, attach: "call:sys_getppid"}, {name: counted, attach: "kprobe:sys_getppid"}'
-    one = "{name: slow, probes: [call, counted], formats: [trace.dat, perfetto], every: 1s}"
+    one = "{name: slow, probes: [call, counted], formats: [trace.dat, perfetto], every: 1s, window: 10m}"
     text = f"{NAMED}probes: [{NAPS}, {probes}]\nrecord: {{directory: {directory}, recordings: [{one}]}}\n"
     agent = start_agent(text, "--web.enable-lifecycle")
     here = Recorder(agent, directory, tmp_path / "config0.yaml")
