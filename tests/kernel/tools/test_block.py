@@ -49,7 +49,9 @@ def shown_one_by_one(seen: Seen) -> None:
 def queued(seen: Seen) -> None:
     shown_one_by_one(seen)
     assert len(seen.own) == len(seen.rows)
-    assert all(0 < row["que_ms"] < 1000 for row in seen.own)
+    waits = [row["que_ms"] for row in seen.own]  # in whole microseconds, which a fast disk needs less than
+    assert 0 <= min(waits) <= max(waits) < 1000
+    assert sum(waits) > 0
 
 
 def by_process(seen: Seen) -> None:
