@@ -46,7 +46,8 @@ class Aggregator:
     Records become tallies before they change a number, if the source did not add them up itself. ``_lock``
     guards all state; methods that hold it call each other. The reader's thread holds it for a batch, the
     poller's thread for an update, and a scrape while it copies. The thread that changes probes holds it while
-    it changes one of them. No thread formats, reads or waits while it holds the lock. Counters never go down.
+    it changes one of them. No thread formats, reads or waits while it holds the lock. Counters never go down,
+    except at a ``redeclare`` that resets them.
     Events of a layout that is not attached are counted as unparsed. ``epoch`` is the number of detached
     layouts: kernel counts that were read in an earlier epoch belong to other events and are ignored.
     """
@@ -131,9 +132,9 @@ class Aggregator:
     ) -> None:
         """Prepare for the events of an installed probe that was declared, or for its hist ``tables``.
 
-        ``count_hits``: the kernel does not count the hits, so each event that arrives is one. If there is a
-        ``residual_filter``, an event that does not pass is a hit, but not an event. ``joined``: the hits are
-        the first events of a call or a pair, of which only the number arrives here.
+        ``count_hits``: the kernel does not count the hits, so each event that arrives is one. An
+        event that does not pass a ``residual_filter`` counts as a hit, but adds to no metric. ``joined``: of
+        the first events of calls or pairs, which are the hits, only the number arrives here.
         """
         with self._lock:
             probe = self._probes[layout.probe]
@@ -412,7 +413,7 @@ class Aggregator:
             return spreads(self._probes, self._metrics)
 
     def arrivals(self) -> Arrivals:
-        """Return what the audit compares."""
+        """Return for each layout its hits by the kernel and its recorded events, which the audit compares."""
         with self._lock:
             counts = {}
             for layout_id, attached in self._attached.items():

@@ -88,7 +88,8 @@ def labels_of(model: MetricModel, key: str = "labels") -> Iterator[tuple[str, La
 class MetricBuilder:
     """Builds one metric with all its defaults. Problems go to ``report``, by paths within the metric.
 
-    ``native``: a histogram that does not say so itself is a native one, too. ``key`` is that of the labels.
+    ``native``: histograms without a ``native`` of their own have native buckets, too. ``key`` is that of the
+    labels.
     """
 
     def __init__(

@@ -76,12 +76,12 @@ class ScopeOfThreads:
         self.follows_processes = self.follows_threads and self._process is None
 
     def follow(self) -> None:
-        """Have the kernel record new threads of a process from their first moment."""
+        """Set the option event-fork: the kernel records new threads from their first event on."""
         if self._process is not None:
             self._session.instance.write("options/event-fork", "1")
 
     def threads(self) -> set[int]:
-        """Return the threads that the kernel records; of a process alone its own."""
+        """Return the threads that the kernel records, but no children of a process alone."""
         if self._everything:
             proc = self._proc or Path("/proc")
             return threads_of(proc, processes(proc))

@@ -41,8 +41,8 @@ class OtlpSettings:
     """How the collector is reached. Values that are None come from the OTEL_EXPORTER_OTLP_* environment.
 
     All signals share ``endpoint``, which for HTTP does not include ``/v1/logs`` and the like. ``timeout`` is
-    in seconds, for one attempt. Logs and spans are sent again for ``retry`` seconds, within ``timeout`` if it
-    is 0. ``certificate`` and the two after it are names of PEM files.
+    in seconds, for one attempt. A batch of logs or spans is sent again until it is ``retry`` seconds old, or
+    ``timeout`` with ``retry`` 0. ``certificate`` and the two after it are names of PEM files.
     """
 
     endpoint: str | None = None
