@@ -19,6 +19,7 @@ from kprobe_exporter.model.records import TID, TIME, VALUES, Layout, Record
 from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, OF_PROGRAM, OF_THREAD, LabelSpec
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import Kernel, wants_tgid
+from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.thread_tracepoints import (
     CGROUP_EVENTS,
     EXEC,
@@ -133,6 +134,11 @@ class Identities:
         self.thread_events.wanted = any(
             attach.end is not None for probe in config.probes for attach in probe.attach
         )
+
+    def moves(self, attachments: Iterable[Attached]) -> bool:
+        """Return whether a probe must be attached anew, to come after the events that ``follow`` installs."""
+        coming = self.fact_events.coming | self.cgroup_events.coming
+        return any(part.spec.target in coming for one in attachments for part in one.parts)
 
     def _check_ids(self, needed: list[str]) -> None:
         """Report the things for which this process would need the host's thread ids, once."""

@@ -27,6 +27,11 @@ class Followed(NamedTuple):
     event: str
     fields: Mapping[str, str] = {}
 
+    @property
+    def target(self) -> str:
+        """It as a probe attaches to it."""
+        return str(Target(Kind.TRACEPOINT, system=self.system, event=self.event))
+
 
 STARTED = Followed("task", "task_newtask", {"child": "pid", "flags": "clone_flags", "name": "comm"})
 EXECUTED = Followed("sched", "sched_process_exec", {"path": "filename", "old": "old_pid"})
@@ -71,7 +76,10 @@ class OwnTracepoints:
     parts: tuple[Installed, ...] = ()
 
     def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> str | None:
-        """Install them if they are wanted, else disable them. Return why they cannot be installed."""
+        """Install them if they are wanted, else disable them. Return why they cannot be installed.
+
+        Call it before a probe is installed: of one exec, the record of this event must be the earlier one.
+        """
         if not self.wanted:
             self.disable()
         if not self.wanted or self.parts:
@@ -82,6 +90,7 @@ class OwnTracepoints:
             threads = instance.open_threads()
             for one in self._followed:
                 self.parts += (install(threads, _spec(one, kernel, layout_ids), set()),)
+                self.parts[-1].register()
         except (ProbeRefused, TracefsError) as error:
             self.disable()
             return f": {error}"
@@ -89,6 +98,11 @@ class OwnTracepoints:
             self.disable()
             raise
         return None
+
+    @property
+    def coming(self) -> set[str]:
+        """The targets that ``follow`` will install. A probe that stays there would have earlier records."""
+        return {one.target for one in self._followed} if self.wanted and not self.parts else set()
 
     def enable(self) -> None:
         """Start recording; call ``begin`` afterwards. Raises ProbeRefused."""

@@ -272,6 +272,12 @@ class Instance:
             raise
         return pipes
 
+    def close_pipes(self) -> None:
+        """Close ``pipes``, which no reader has adopted: an instance with open files cannot be removed."""
+        pipes, self.pipes = self.pipes, {}
+        for pipe in pipes.values():
+            os.close(pipe)
+
     def cannot_read(self, error: OSError) -> str:
         """Return a sentence that says why our trace_pipe could not be opened or read."""
         if error.errno == errno.EBUSY:
