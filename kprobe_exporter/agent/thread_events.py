@@ -16,7 +16,7 @@ from kprobe_exporter.identity.threads import living
 from kprobe_exporter.model.aggregation import RecordFilter
 from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.records import TID, TIME, VALUES, Layout, Record
-from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, OF_PROGRAM, OF_THREAD, LabelSpec
+from kprobe_exporter.model.specs import BY_THREAD, OF_EXIT, OF_PROCESS, OF_PROGRAM, OF_THREAD, LabelSpec
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import Kernel, wants_tgid
 from kprobe_exporter.probing.attach import Attached
@@ -24,8 +24,10 @@ from kprobe_exporter.probing.thread_tracepoints import (
     CGROUP_EVENTS,
     EXEC,
     EXIT,
+    EXIT_EVENTS,
     NEW,
     PROCESS_EVENTS,
+    UNKNOWN_CODES,
     Followed,
     Handle,
     OwnTracepoints,
@@ -105,6 +107,7 @@ class Identities:
         self.fact_events = OwnTracepoints(
             PROCESS_EVENTS, "facts of processes are looked up in /proc only", self._read_processes
         )
+        self.exit_events = OwnTracepoints(EXIT_EVENTS, UNKNOWN_CODES)
         self.names = ThreadNames()
         self.name_events = OwnTracepoints(
             NAME_EVENTS, "names of threads are looked up in /proc only", self._read_names
@@ -114,6 +117,7 @@ class Identities:
             self.thread_events,
             self.process_events,
             self.fact_events,
+            self.exit_events,
             self.name_events,
         )
         self.notice = ""
@@ -130,6 +134,7 @@ class Identities:
         self.cgroup_events.wanted = self._exported or bool(OF_THREAD & decoders)
         self.processes.wanted = OF_PROCESS & decoders
         self.fact_events.wanted = bool(self.processes.wanted)
+        self.exit_events.wanted = bool(OF_EXIT & decoders)
         self.process_events.wanted = wants_tgid(probe for probe in config.probes if probe.enabled)
         self.thread_events.wanted = any(
             attach.end is not None for probe in config.probes for attach in probe.attach
@@ -189,8 +194,9 @@ class Identities:
             reason = own.follow(instance, kernel, layout_ids)
             if reason is not None and kernel.binary:
                 log.info("%s%s", own.without, reason)
-        if (reason := self.cgroup_events.follow(instance, kernel, layout_ids)) is not None:
-            log.warning("%s%s", self.cgroup_events.without, reason)
+        for own in (self.exit_events, self.cgroup_events):
+            if (reason := own.follow(instance, kernel, layout_ids)) is not None:
+                log.warning("%s%s", own.without, reason)
 
     def follow_names(
         self, layouts: Iterable[Layout], instance: Instance, kernel: Kernel, layout_ids: Iterator[int]

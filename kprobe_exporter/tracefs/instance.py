@@ -178,6 +178,7 @@ class Instance:
             files.mkdir(made.path)
         except OSError as error:
             raise TracefsError(cannot_make(made.path, error)) from None
+        made.group, made.recording = self.group, True
         try:
             made.set_up(min(self._buffer_kib, MAX_THREADS_KIB), record_tgid=False)
             made.pipes = made.open_raw()

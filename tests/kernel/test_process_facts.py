@@ -1,7 +1,11 @@
-"""Facts of 200 processes of 5 ms: parents, paths, arguments and users are those of the load, or unknown."""
+"""Facts of 200 processes of 5 ms: parents, paths, arguments and users are those of the load, or unknown.
+
+Exit codes are those for which the load waits.
+"""
 
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import urllib.request
@@ -54,6 +58,77 @@ SEEN = """
     attach: "tracepoint:sched:sched_process_exec"
     metrics: [{counter: seen_total, labels: [comm]}]
 """
+EXITS = """
+probes:
+  - name: ends
+    attach: "tracepoint:sched:sched_process_exit"
+    filter: 'comm ~ "x-*"'
+    metrics:
+      - counter: ends_total
+        labels: {mode: comm, code: exit_code, signal: {field: exit_signal, decode: signal}}
+      - {counter: failed_total, labels: {mode: comm, code: exit_code}, where: code != "0"}
+      - {counter: exe_total, labels: [exe, exit_code]}
+  - name: reaped
+    attach: "tracepoint:sched:sched_process_free"
+    filter: 'comm ~ "x-*" && comm != "x-executes"'  # of which the first thread's id lives on
+    metrics: [{counter: reaped_total, labels: {code: {field: pid, decode: exit_code}}}]
+"""
+ENDS = """
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static char *path;
+static pthread_t first;
+
+static void *waits(void *_) { for (;;) pause(); }
+static void *ends(void *code) { pthread_join(first, NULL); exit((long)code); }
+static void *executes(void *_) { usleep(20000); execl(path, path, "x-executed", "5", NULL); return NULL; }
+
+int main(int count, char **words)
+{
+    char *mode = words[1];
+    long code = atoi(words[2]);
+    pthread_t thread;
+
+    path = words[0];
+    first = pthread_self();
+    prctl(PR_SET_NAME, mode);
+    if (!strcmp(mode, "x-signal")) {
+        if (code == SIGSEGV)
+            *(volatile int *)0 = 1;
+        kill(getpid(), code);
+    } else if (!strcmp(mode, "x-threads")) {
+        for (int i = 0; i < 3; i++)
+            pthread_create(&thread, NULL, waits, NULL);
+        usleep(20000);
+    } else if (!strcmp(mode, "x-leader")) {
+        pthread_create(&thread, NULL, ends, (void *)code);
+        pthread_exit(NULL);
+    } else if (!strcmp(mode, "x-executes")) {
+        pthread_create(&thread, NULL, executes, NULL);
+        for (;;)
+            pause();
+    }
+    return code;
+}
+"""
+KINDS_OF_ENDS = (
+    # what the program does, its exit code or signal, the events as (mode, code, signal), and the wait status
+    (("x-exit", 0), [("x-exit", 0, "none")], 0),
+    (("x-exit", 3), [("x-exit", 3, "none")], 3),
+    (("x-exit", 137), [("x-exit", 137, "none")], 137),
+    (("x-signal", signal.SIGKILL), [("x-signal", 137, "SIGKILL")], -9),
+    (("x-signal", signal.SIGSEGV), [("x-signal", 139, "SIGSEGV")], -11),
+    (("x-signal", signal.SIGRTMIN), [("x-signal", 162, "SIGRTMIN")], -34),
+    (("x-threads", 9), [("x-threads", 9, "none")] * 4, 9),
+    (("x-leader", 4), [("x-leader", 0, "none"), ("x-leader", 4, "none")], 4),
+    (("x-executes", 0), [("x-executes", 0, "none"), ("x-executed", 5, "none")], 5),
+)
+TIMES = 7
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +187,33 @@ def test_exe_at_an_exec_after_a_reload(start_agent: StartAgent, program: Path, t
     assert metrics.total("kprobe_execs_total", exe=str(program)) == RUNS
 
 
+@pytest.mark.needs("kprobe_events")
+def test_exit_codes(start_agent: StartAgent, tmp_path: Path) -> None:
+    """Processes and their threads end by exit(2) and by signals, and threads by an exec."""
+    agent, program = start_agent(EXITS), compiled(tmp_path / "ends", ENDS, "-pthread")
+    expected: Counter[tuple[str, int, str]] = Counter()
+    for _ in range(TIMES):
+        for (mode, code), events, status in KINDS_OF_ENDS:
+            assert subprocess.run([program, mode, str(int(code))], check=False).returncode == status
+            expected.update(events)
+    eventually(lambda: agent.scrape().total("kprobe_ends_total") == expected.total())
+    metrics = agent.scrape()
+    for (mode, number, name), times in expected.items():
+        found = metrics.value("kprobe_ends_total", mode=mode, code=str(number), signal=name)
+        assert found == times, (mode, number, name)
+        if number:
+            failed = metrics.total("kprobe_failed_total", mode=mode, code=str(number))
+            assert failed == sum(times for key, times in expected.items() if key[:2] == (mode, number))
+    assert metrics.total("kprobe_failed_total", code="0") == 0
+    assert metrics.total("kprobe_exe_total", exe=str(program)) == expected.total()
+    eventually(lambda: agent.scrape().total("kprobe_reaped_total") == expected.total() - TIMES)
+    codes: Counter[int] = Counter()
+    for (mode, number, _), times in expected.items():
+        codes[number] += times if mode != "x-executes" else 0
+    metrics = agent.scrape()
+    assert {int(code): metrics.value("kprobe_reaped_total", code=str(code)) for code in codes} == codes
+
+
 def test_facts_at_a_terminal(files: MountedTracefs, program: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(CONFIG)
@@ -150,6 +252,8 @@ def test_facts_at_a_terminal(files: MountedTracefs, program: Path, tmp_path: Pat
         assert facts["exe"] == os.fsencode(program)
         assert facts["parent_comm"] == own_comm().encode()
         assert 0.004e9 < facts["age"] < 5e9
+        ended = (0, 0) if files.exists("kprobe_events") else (None, None)
+        assert (facts["exit_code"], facts["exit_signal"]) == ended
         assert facts["uid"] in (user, None)
         assert facts["argv"] in (" ".join(arguments).encode(), None)
         unknown.update(name for name in ("uid", "argv") if facts[name] is None)
