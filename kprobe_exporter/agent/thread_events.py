@@ -99,13 +99,16 @@ class Identities:
         self.pods = Pods()
         self.cgroups = Cgroups()
         self.cgroup_events = OwnTracepoints(
-            CGROUP_EVENTS, "cgroups are looked up in /proc only", self._read_cgroups
+            CGROUP_EVENTS, "cgroups are looked up in /proc only", self._read_cgroups, before_probes=True
         )
         self.thread_events = OwnTracepoints(THREAD_EVENTS, "calls stay open when their thread ends")
         self.process_events = OwnTracepoints((NEW,), "processes of threads that have ended may be unknown")
         self.processes = Processes(read_argv=CommandLines())
         self.fact_events = OwnTracepoints(
-            PROCESS_EVENTS, "facts of processes are looked up in /proc only", self._read_processes
+            PROCESS_EVENTS,
+            "facts of processes are looked up in /proc only",
+            self._read_processes,
+            before_probes=True,
         )
         self.exit_events = OwnTracepoints(EXIT_EVENTS, UNKNOWN_CODES)
         self.names = ThreadNames()

@@ -65,6 +65,9 @@ CGROUP_EVENTS = (NEW, MOVE, EXEC, EXIT)
 EXIT_EVENTS = (EXITING,)
 """Those from which `Processes` learns how threads end."""
 
+BEFORE_PROBES = frozenset({STARTED.event, EXECUTED.event, MOVE.event})
+"""The tracepoints that change what is known of a thread. A probe at one of them needs what it changes."""
+
 UNKNOWN_CODES = "exit codes of processes are unknown"
 """The clause that says what lacks without EXIT_EVENTS."""
 
@@ -84,21 +87,20 @@ class OwnTracepoints:
 
     They are in a second instance, and need pages: in text, an unprivileged user could forge these events by a
     file's name. ``without`` says what the agent does without them. The reader's thread calls ``begin`` when
-    recording has begun.
+    recording has begun. The records of BEFORE_PROBES come before those of probes that are installed after
+    ``follow``, if ``before_probes``.
     """
 
     _followed: Sequence[Followed]
     without: str
     begin: Callable[[], None] = lambda: None
+    before_probes: bool = False
     wanted: bool = False
     enabled: bool = False
     parts: tuple[Installed, ...] = ()
 
     def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> str | None:
-        """Install them if they are wanted, else disable them. Return why they cannot be installed.
-
-        Call it before a probe is installed: of one exec, the record of this event must be the earlier one.
-        """
+        """Install them if they are wanted, else disable them. Return why they cannot be installed."""
         if not self.wanted:
             self.disable()
         if not self.wanted or self.parts:
@@ -111,8 +113,8 @@ class OwnTracepoints:
                 spec = _spec(one, kernel, layout_ids)
                 taken = names_in_use(threads) if spec.file is not None else set()
                 self.parts += (install(threads, spec, taken),)
-                if spec.file is None:
-                    self.parts[-1].register()
+                if self.before_probes and one.event in BEFORE_PROBES:
+                    self.parts[-1].register()  # a trigger costs a wait of the kernel when it is removed
         except (ProbeRefused, TracefsError) as error:
             self.disable()
             return f": {error}"
@@ -123,8 +125,10 @@ class OwnTracepoints:
 
     @property
     def coming(self) -> set[str]:
-        """The targets that ``follow`` will install. A probe that stays there would have earlier records."""
-        return {one.target for one in self._followed} if self.wanted and not self.parts else set()
+        """The targets at which ``follow`` will come before later probes, if it has not yet."""
+        if not (self.wanted and self.before_probes) or self.parts:
+            return set()
+        return {one.target for one in self._followed if one.event in BEFORE_PROBES}
 
     def enable(self) -> None:
         """Start recording; call ``begin`` afterwards. Raises ProbeRefused."""

@@ -48,11 +48,12 @@ class ProcessFacts:
         self._processes = processes or Processes()
         self._processes.wanted = OF_PROCESS.intersection(wanted)
         self._cgroups = cgroups or Cgroups()
-        self._own = OwnTracepoints(PROCESS_EVENTS, "", wanted=bool(OF_PROCESS.intersection(wanted)))
-        self._own_exits = OwnTracepoints(
-            EXIT_EVENTS, UNKNOWN_CODES, wanted=bool(OF_EXIT.intersection(wanted))
+        of_process, of_exit, of_thread = (
+            bool(names.intersection(wanted)) for names in (OF_PROCESS, OF_EXIT, OF_THREAD)
         )
-        self._own_cgroups = OwnTracepoints(CGROUP_EVENTS, "", wanted=bool(OF_THREAD.intersection(wanted)))
+        self._own = OwnTracepoints(PROCESS_EVENTS, "", before_probes=True, wanted=of_process)
+        self._own_exits = OwnTracepoints(EXIT_EVENTS, UNKNOWN_CODES, wanted=of_exit)
+        self._own_cgroups = OwnTracepoints(CGROUP_EVENTS, "", before_probes=True, wanted=of_thread)
         self._handlers: Mapping[int, Handle] = {}
         self._noted: dict[tuple[int, int], tuple[Process | None, bytes | None]] = {}
         self._noted_before = self._noted

@@ -54,7 +54,10 @@ def triggers(files: FakeTracefs) -> list[str]:
 
 
 def test_tracepoint_is_enabled_softly_until_the_last_one_goes(files: FakeTracefs, instance: Instance) -> None:
-    facts, cgroups = OwnTracepoints((EXECUTED,), ""), OwnTracepoints((EXEC,), "")
+    calls = OwnTracepoints((EXEC,), "")
+    facts, cgroups = (OwnTracepoints((one,), "", before_probes=True) for one in (EXECUTED, EXEC))
+    assert followed(calls, instance) is None
+    assert triggers(files) == []
     assert facts.coming == set()
     facts.wanted = True
     assert facts.coming == {"tracepoint:sched:sched_process_exec"}
