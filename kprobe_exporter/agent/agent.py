@@ -306,6 +306,7 @@ class Agent:
         kept = {name for name in found.kept if before[name].state != "down"}  # failed ones are tried again
         self._pipeline.prepare(config.probes)
         self._identities.configure(config)
+        kept = {name for name in kept if not self._identities.moves(before[name].attachments)}
         coming = [probe for probe in config.probes if probe.name not in kept]
         plans = {plan.probe.name: plan for plan in self._installer.plan(coming, config.settings)}
         settings = config.settings
@@ -320,7 +321,7 @@ class Agent:
                 state.plan = state.plan._replace(probe=probe)
             else:
                 state = ProbeState.of(plans[probe.name])
-                if probe.name in found.kept:
+                if probe.name in found.kept and before[probe.name].state == "down":
                     state.older = retained(before[probe.name].older, state.plan)
             probes.append(state)
         self._set_probes(tuple(probes), frozenset(f"{settings.namespace}_{name}" for name in found.reset))

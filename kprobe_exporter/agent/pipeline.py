@@ -182,6 +182,7 @@ class Pipeline:
         identity_events = {
             **handlers(self._identities.cgroup_events, self._identities.cgroups),
             **process_handlers(self._identities.fact_events, self._identities.processes),
+            **process_handlers(self._identities.exit_events, self._identities.processes),
         }
         ends = handlers(self._identities.thread_events, self._pairing.threads)
         layouts = {part.layout: part.system for own in self._identities.tracepoints for part in own.parts}
@@ -206,7 +207,8 @@ class Pipeline:
             {layout_id: flow.join for layout_id, flow in flows.items() if flow.join is not None},
             thread_events(self._identities.thread_events, ENDS_OF_CALLS)
             | thread_events(self._identities.cgroup_events, CHANGES_OF_THREADS)
-            | thread_events(self._identities.fact_events, CHANGES_OF_THREADS),
+            | thread_events(self._identities.fact_events, CHANGES_OF_THREADS)
+            | thread_events(self._identities.exit_events, CHANGES_OF_THREADS),
         )
         swap = self._buffers.prepare(
             self._symbols,

@@ -16,15 +16,18 @@ from kprobe_exporter.identity.threads import living
 from kprobe_exporter.model.aggregation import RecordFilter
 from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.records import TID, TIME, VALUES, Layout, Record
-from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, OF_PROGRAM, OF_THREAD, LabelSpec
+from kprobe_exporter.model.specs import BY_THREAD, OF_EXIT, OF_PROCESS, OF_PROGRAM, OF_THREAD, LabelSpec
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import Kernel, wants_tgid
+from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.thread_tracepoints import (
     CGROUP_EVENTS,
     EXEC,
     EXIT,
+    EXIT_EVENTS,
     NEW,
     PROCESS_EVENTS,
+    UNKNOWN_CODES,
     Followed,
     Handle,
     OwnTracepoints,
@@ -96,14 +99,18 @@ class Identities:
         self.pods = Pods()
         self.cgroups = Cgroups()
         self.cgroup_events = OwnTracepoints(
-            CGROUP_EVENTS, "cgroups are looked up in /proc only", self._read_cgroups
+            CGROUP_EVENTS, "cgroups are looked up in /proc only", self._read_cgroups, before_probes=True
         )
         self.thread_events = OwnTracepoints(THREAD_EVENTS, "calls stay open when their thread ends")
         self.process_events = OwnTracepoints((NEW,), "processes of threads that have ended may be unknown")
         self.processes = Processes(read_argv=CommandLines())
         self.fact_events = OwnTracepoints(
-            PROCESS_EVENTS, "facts of processes are looked up in /proc only", self._read_processes
+            PROCESS_EVENTS,
+            "facts of processes are looked up in /proc only",
+            self._read_processes,
+            before_probes=True,
         )
+        self.exit_events = OwnTracepoints(EXIT_EVENTS, UNKNOWN_CODES)
         self.names = ThreadNames()
         self.name_events = OwnTracepoints(
             NAME_EVENTS, "names of threads are looked up in /proc only", self._read_names
@@ -113,6 +120,7 @@ class Identities:
             self.thread_events,
             self.process_events,
             self.fact_events,
+            self.exit_events,
             self.name_events,
         )
         self.notice = ""
@@ -129,10 +137,16 @@ class Identities:
         self.cgroup_events.wanted = self._exported or bool(OF_THREAD & decoders)
         self.processes.wanted = OF_PROCESS & decoders
         self.fact_events.wanted = bool(self.processes.wanted)
+        self.exit_events.wanted = bool(OF_EXIT & decoders)
         self.process_events.wanted = wants_tgid(probe for probe in config.probes if probe.enabled)
         self.thread_events.wanted = any(
             attach.end is not None for probe in config.probes for attach in probe.attach
         )
+
+    def moves(self, attachments: Iterable[Attached]) -> bool:
+        """Return whether a probe must be attached anew, to come after the events that ``follow`` installs."""
+        coming = self.fact_events.coming | self.cgroup_events.coming
+        return any(part.spec.target in coming for one in attachments for part in one.parts)
 
     def _check_ids(self, needed: list[str]) -> None:
         """Report the things for which this process would need the host's thread ids, once."""
@@ -183,8 +197,9 @@ class Identities:
             reason = own.follow(instance, kernel, layout_ids)
             if reason is not None and kernel.binary:
                 log.info("%s%s", own.without, reason)
-        if (reason := self.cgroup_events.follow(instance, kernel, layout_ids)) is not None:
-            log.warning("%s%s", self.cgroup_events.without, reason)
+        for own in (self.exit_events, self.cgroup_events):
+            if (reason := own.follow(instance, kernel, layout_ids)) is not None:
+                log.warning("%s%s", own.without, reason)
 
     def follow_names(
         self, layouts: Iterable[Layout], instance: Instance, kernel: Kernel, layout_ids: Iterator[int]

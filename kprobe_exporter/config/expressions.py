@@ -18,7 +18,10 @@ from kprobe_exporter.model.records import STACK_POINTER
 OF_TEXT = frozenset({"map", "regexp"})
 """Decoders of texts. A field that the others decode is a number."""
 
-EXIT_CODE = """no tracepoint has it, attach to kprobe:do_exit with fetch: {exit_code: "$arg1:s32"}"""
+EXIT_CODE = (
+    "it is a fact for labels, and an expression needs kprobe:do_exit with "
+    """fetch: {exit_code: "$arg1:s32"}"""
+)
 """The advice for the code with which a thread ends, in the form of wait(2) (do_exit() of kernel/exit.c)."""
 
 

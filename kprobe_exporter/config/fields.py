@@ -343,7 +343,7 @@ class LabelModel(Strict):
 
     field: str
     """The field that the label shows: `comm`, `cpu`, `return`, …, a name of `fetch`, or a fact of the
-    thread's process: `exe`, `ppid`, `parent_comm` or `uid`."""
+    thread's process: `exe`, `ppid`, `parent_comm`, `uid`, `exit_code` or `exit_signal`."""
     decode: Annotated[Decoding | None, Field(examples=["errno", {"map": {0: "ok", 1: "failed"}}])] = None
     """A decoder's name, `{NAME: OPTIONS}`, or a list of these to apply in turn."""
 

@@ -17,11 +17,15 @@ from kprobe_exporter.grammar.evaluate import COMPUTED, FLOAT
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import Comparison, Node, Operation
 from kprobe_exporter.grammar.lexis import NAME
-from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, OF_PROGRAM, UNBOUNDED
+from kprobe_exporter.model.specs import BY_THREAD, OF_EXIT, OF_PROCESS, OF_PROGRAM, UNBOUNDED
 
 UNBOUNDED_LABEL = (
     "{} differs for nearly every process, and arguments may hold secrets: export it, as"
     " export: {{as: log, attributes: [argv]}}"
+)
+
+EARLY = (
+    "{} is known once a thread ends, which none has done at {}: attach to tracepoint:sched:sched_process_exit"
 )
 
 KEPT_ARGUMENTS = "arguments may hold secrets, and all who may scrape would see them: keep exe or comm"
@@ -201,6 +205,8 @@ class MetricBuilder:
                 self.report(path, sentence, at_key=True)
             steps = tuple(_decoding(label.decode)) or self._usual(label.field)
             if is_fact(label.field, self.alternatives):
+                if label.field in OF_EXIT and (early := self._before_exit()):
+                    self.report(path, EARLY.format(label.field, listed(early)))
                 steps = (Decode(label.field), *_decoding(label.decode))
                 label = LabelModel(field="tid")
             of_thread = [step.name for step in steps if step.name in BY_THREAD]
@@ -217,6 +223,12 @@ class MetricBuilder:
             for at, sentence in self._wrong_with_name(label, steps):
                 self.report((*path, "decode", *at), sentence)
             yield Label(name, label.field, steps)
+
+    def _before_exit(self) -> list[str]:
+        """Return the targets at which no thread has begun to end."""
+        events = (one for each in self.alternatives for one in (each.attach, *each.attach.single))
+        targets = dict.fromkeys(one.target for one in events)
+        return [str(one) for one in targets if one.precedes_exit]
 
     def _usual(self, field: str) -> tuple[Decode, ...]:
         """Return the decoding of a field for which none is written."""

@@ -177,6 +177,12 @@ class Target:
         return self.is_call or self.kind is Kind.PAIR
 
     @property
+    def precedes_exit(self) -> bool:
+        """Whether no thread gets there that has begun to end, in do_exit()."""
+        runs_program = self.kind.in_file or self.kind is Kind.SYSCALL
+        return runs_program or self.system in (SYSTEM_CALLS, "raw_syscalls") or self.symbol == "do_exit"
+
+    @property
     def enters_system_call(self) -> bool:
         """Whether it sees a system call with its arguments."""
         enters = self.system == SYSTEM_CALLS and self.event.startswith(SYSTEM_CALL_ENTRY)

@@ -31,6 +31,13 @@ UID_AGE_NS = 5_000_000_000
 NEW_DESCRIPTOR = b"/dev/fd/"
 """Begins the path of a program that fexecve() executes. The name of its thread does not follow from it."""
 
+SIGNALLED = 128
+"""A shell adds it to the number of a signal that ended a process."""
+
+MAX_STATUS = 0xFFFF
+"""The largest status of wait(2): the low byte has a signal and the bit of a core dump, the high one the
+exit status."""
+
 _STAT = re.compile(rb"(?s)\d{1,10} \((.*)\) \S(?: \S+){5} (\d{1,10})(?: \S+){12} (\d{1,20})\s")
 """Fields 2, 9 and 22 of proc_pid_stat(5): the name, the flags, and the start in ticks after boot."""
 
@@ -51,6 +58,20 @@ class Process:
     argv_read: int | None = None  # when /proc was asked for it, in nanoseconds of the events' clock
     uid_read: int | None = None  # the same
     name: bytes = b""  # the name that an exec gave the thread; empty if no exec was seen
+    ended: int | None = None  # of a thread that ends, the code in the form of wait(2)
+
+    @property
+    def exit_signal(self) -> int | None:
+        """The number of the signal that ended it, 0 if none did."""
+        return None if self.ended is None else self.ended & 0x7F
+
+    @property
+    def exit_code(self) -> int | None:
+        """The number that a shell shows as ``$?``: its exit status, or 128 and the signal that ended it."""
+        signal = self.exit_signal
+        if self.ended is None or signal is None:
+            return None
+        return SIGNALLED + signal if signal else self.ended >> 8 & 0xFF
 
 
 IDLE = Process(0, 0, 0, b"", b"", b"", 0, argv_read=0, uid_read=1 << 63)
@@ -137,7 +158,7 @@ class Processes:
             return
         new = Process(child, self._since_boot(time_ns))
         if forker is not None:
-            new = replace(forker, pid=child, born=new.born, uid=None, uid_read=None)
+            new = replace(forker, pid=child, born=new.born, uid=None, uid_read=None, ended=None)
         if not clone_flags & CLONE_PARENT:
             new.ppid = None if forker is None else forker.pid
             new.parent_comm = comm
@@ -154,11 +175,26 @@ class Processes:
             self._of.pop(old_tid, None)
         name = b"" if path is None or path.startswith(NEW_DESCRIPTOR) else path.rpartition(b"/")[2]
         now = replace(
-            before, exe=path, argv=None, uid=None, argv_read=None, uid_read=None, name=name[:COMM_BYTES]
+            before,
+            exe=path,
+            argv=None,
+            uid=None,
+            argv_read=None,
+            uid_read=None,
+            name=name[:COMM_BYTES],
+            ended=None,
         )
         self._keep(tid, now)
         if "uid" in self.wanted or "argv" in self.wanted:
             self._read_more(now, self._clock())
+
+    def exiting(self, tid: int, time_ns: int, code: int) -> None:
+        """``do_exit()``: this thread ends, with a code in the form of wait(2); its process may live on.
+
+        A thread of the kernel may end with another number, which is not noted.
+        """
+        if 0 <= code <= MAX_STATUS and (process := self.at(tid, time_ns)) is not None:
+            self._keep(tid, replace(process, ended=code))
 
     def lost(self) -> None:
         """Forget all processes, because events about threads are missing."""

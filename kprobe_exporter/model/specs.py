@@ -116,7 +116,11 @@ OF_THREAD = frozenset({"cgroup", "container", "pod", "namespace"})
 """Decoders of the cgroup that a thread is in: their field holds a thread's id."""
 
 
-OF_PROCESS = frozenset({"age", "argv", "exe", "parent_comm", "ppid", "uid"})
+OF_EXIT = frozenset({"exit_code", "exit_signal"})
+"""Facts of a thread that has begun to end."""
+
+
+OF_PROCESS = OF_EXIT | {"age", "argv", "exe", "parent_comm", "ppid", "uid"}
 """Decoders of facts of a thread's process: their field holds a thread's id. Each is also the name of a field,
 which stands for the decoder of ``tid``, unless an event has a field of that name."""
 

@@ -43,16 +43,16 @@ class Kernel:
     """The facts that a plan needs about the kernel.
 
     ``event_format`` returns the text of ``events/SYSTEM/EVENT/format``, None if there is no such event.
-    ``counts_tracepoints``: hist triggers count a tracepoint's firings, which no filter narrows.
-    ``binary``: events are read as pages, in which every field can be read, not as text. ``prototypes``
-    are those of BTF, by module and name. ``place`` returns the target that a written one means here, and
-    a clause on how they differ; it raises ProbeRefused. ``locate`` finds a target in a file, and
-    raises GrammarError; ``locate_usdt`` finds a USDT probe. ``no_fprobes`` says in a clause why there are
-    no fprobes. ``machine``, as elf.h names it, tells the argument registers; it is None where the kernel
-    has ``$argN`` itself (since 4.20). ``no_user_stacks`` says in a clause why it records no stacks of
-    programs. ``near`` takes the system and the event of a tracepoint that does
-    not exist, and returns ``, did you mean …?`` or nothing. ``types`` are the kernel's structures, read
-    when they are needed. ``eprobes`` is False if the kernel surely has none.
+    ``counts_tracepoints``: hist triggers count a tracepoint's firings, which no filter narrows. ``binary``:
+    events are read as pages, in which every field can be read, not as text. ``prototypes`` are those of BTF,
+    by module and name. ``place`` returns the target that a written one means here, and a clause on how they
+    differ; it raises ProbeRefused. ``locate`` finds a target in a file, and raises GrammarError;
+    ``locate_usdt`` finds a USDT probe. ``no_fprobes`` says in a clause why there are no fprobes.
+    ``machine``, as elf.h names it, tells the argument registers; it is None where the kernel has ``$argN``
+    itself (since 4.20). ``no_user_stacks`` says in a clause why it records no stacks of programs;
+    ``no_exit_codes`` why nothing shows how a process ends. ``near`` takes the system and the event of a
+    tracepoint that does not exist, and returns ``, did you mean …?`` or nothing. ``types`` are the kernel's
+    structures, read when they are needed. ``eprobes`` is False if the kernel surely has none.
     """
 
     event_format: Callable[[str, str], str | None]
@@ -65,6 +65,7 @@ class Kernel:
     no_fprobes: str | None = None
     machine: str | None = None
     no_user_stacks: str | None = None
+    no_exit_codes: str | None = None
     near: Callable[[str, str], str] = lambda system, event: ""
     types: KernelTypes = field(default_factory=lambda: KernelTypes(_no_types))
     eprobes: bool = True

@@ -14,7 +14,7 @@ from kprobe_exporter.grammar.formula_parser import inserted
 from kprobe_exporter.grammar.target import Kind, Target, is_system_call
 from kprobe_exporter.model.condition import Computed, Condition, parts
 from kprobe_exporter.model.records import COMMON
-from kprobe_exporter.model.specs import ProbeMetrics, ProbeSpec, Unsupported
+from kprobe_exporter.model.specs import OF_EXIT, ProbeMetrics, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
@@ -89,9 +89,12 @@ def plan_probe(
         wanted |= {probe.stacks.weigh}
     single = partial(_single, kernel, layout_ids, max_series)
     alternatives: list[Alternative] = []
+    facts = {label.decode[0].name for label in probe.labels if label.decode}
     for attach in probe.attach:
         if planned.user_stack and kernel.no_user_stacks is not None:
             ways: list[Alternative] = [Unsupported(str(attach.target), kernel.no_user_stacks)]
+        elif OF_EXIT & facts and kernel.no_exit_codes is not None:
+            ways = [Unsupported(str(attach.target), kernel.no_exit_codes)]
         elif attach.end is None:
             found = single(planned, attach, wanted)
             ways = [with_trigger(way, planned, attach) for way in found]

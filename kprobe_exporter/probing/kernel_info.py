@@ -51,6 +51,7 @@ def known_kernel(
         no_fprobes=no_fprobes(files),
         machine=_machine(files),
         no_user_stacks=_no_user_stacks(probes, files),
+        no_exit_codes=_no_exit_codes(files, binary=binary),
         near=partial(near_tracepoint, instance.files),
         types=types,
         eprobes=_reads_eprobes(files),
@@ -70,6 +71,18 @@ def _no_user_stacks(probes: Iterable[Probe], kernel: KernelFiles) -> str | None:
     return (
         "this kernel cannot follow a program's stack (CONFIG_USER_STACKTRACE_SUPPORT): "
         "remove 'user: true' or -u"
+    )
+
+
+def _no_exit_codes(kernel: KernelFiles, *, binary: bool) -> str | None:
+    """Return why the code of a thread's end is unknown; None if kprobe:do_exit shows it."""
+    if not binary:
+        return "exit codes are unknown where events are read as text: fetch '$arg1' at kprobe:do_exit"
+    if kernel.tracefs.exists("kprobe_events"):
+        return None
+    return (
+        "exit codes come from kprobe:do_exit, and this kernel was built without CONFIG_KPROBE_EVENTS: "
+        "count the signals that end processes at tracepoint:signal:signal_deliver"
     )
 
 

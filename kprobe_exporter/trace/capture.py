@@ -166,6 +166,7 @@ def collected(
     refused: dict[str, str] = {}
     known = decoders(symbols.text, Pods(), kernel.types.words)
     try:
+        own = capture.facts.install(instance, kernel, layout_ids)
         for each in found:
             plan = plan_probe(
                 _fetching_all(each, kernel) if all_fields else each, NAMESPACE, known, kernel, layout_ids
@@ -184,12 +185,13 @@ def collected(
                     raise TracefsError(why)
                 log.info("%s is omitted: %s", each.name, why)
         capture.leave_out(refused, len(found))
-        follow = partial(capture.facts.install, instance, kernel, layout_ids)
-        capture.buffers = _reading(session, capture, event_source, symbols, follow, deliver, single=single)
+        capture.buffers = _reading(session, capture, event_source, symbols, own, deliver, single=single)
         yield capture
     finally:
         if capture.pipe is not None:
             capture.pipe.close()
+        elif instance.threads is not None:
+            instance.threads.close_pipes()
         instance.stop_recording()
 
 
@@ -198,14 +200,14 @@ def _reading(
     capture: Capture,
     event_source: EventSource,
     symbols: Symbols,
-    follow: Callable[[], dict[Layout, str]],
+    own: dict[Layout, str],
     deliver: Callable[[Batch], None],
     *,
     single: bool,
 ) -> BufferReader | None:
     """Return the reader that delivers the events, joined; None if no probe records any.
 
-    ``follow`` installs the tracepoints about threads that the facts of processes need.
+    ``own`` are the layouts of the tracepoints about threads that the facts of processes need.
     """
     layouts: dict[Layout, str] = {}
     recipes: dict[int, Recipe] = {}
@@ -236,7 +238,6 @@ def _reading(
         partial(capture.take, deliver),
         session.buffer_kib,
     )
-    own = follow()
     marks = {capture.marks: SYSTEM} if capture.marks is not None else {}
     filters = record_filters(one.part_filters for one in capture.attached)
     buffers.prepare(

@@ -1,5 +1,6 @@
 """The facts of the processes of events, for a person at a terminal."""
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 
@@ -9,14 +10,16 @@ from kprobe_exporter.identity.processes import Process, Processes
 from kprobe_exporter.model.aggregation import RecordFilter
 from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.records import LAYOUT_ID, OF_THREADS, TID, TIME, Batch, Layout, Record
-from kprobe_exporter.model.specs import OF_PROCESS, OF_THREAD
+from kprobe_exporter.model.specs import OF_EXIT, OF_PROCESS, OF_THREAD
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.probing.thread_tracepoints import (
     CGROUP_EVENTS,
     CHANGES_OF_THREADS,
+    EXIT_EVENTS,
     PROCESS_EVENTS,
     STARTED,
+    UNKNOWN_CODES,
     Handle,
     OwnTracepoints,
     handlers,
@@ -24,6 +27,8 @@ from kprobe_exporter.probing.thread_tracepoints import (
     thread_events,
 )
 from kprobe_exporter.tracefs.instance import Instance
+
+log = logging.getLogger(__name__)
 
 
 class ProcessFacts:
@@ -43,8 +48,12 @@ class ProcessFacts:
         self._processes = processes or Processes()
         self._processes.wanted = OF_PROCESS.intersection(wanted)
         self._cgroups = cgroups or Cgroups()
-        self._own = OwnTracepoints(PROCESS_EVENTS, "", wanted=bool(OF_PROCESS.intersection(wanted)))
-        self._own_cgroups = OwnTracepoints(CGROUP_EVENTS, "", wanted=bool(OF_THREAD.intersection(wanted)))
+        of_process, of_exit, of_thread = (
+            bool(names.intersection(wanted)) for names in (OF_PROCESS, OF_EXIT, OF_THREAD)
+        )
+        self._own = OwnTracepoints(PROCESS_EVENTS, "", before_probes=True, wanted=of_process)
+        self._own_exits = OwnTracepoints(EXIT_EVENTS, UNKNOWN_CODES, wanted=of_exit)
+        self._own_cgroups = OwnTracepoints(CGROUP_EVENTS, "", before_probes=True, wanted=of_thread)
         self._handlers: Mapping[int, Handle] = {}
         self._noted: dict[tuple[int, int], tuple[Process | None, bytes | None]] = {}
         self._noted_before = self._noted
@@ -55,17 +64,23 @@ class ProcessFacts:
 
         They wake the reader at once, so that /proc is read while a process of some milliseconds still lives.
         """
-        for own in (self._own, self._own_cgroups):
-            own.follow(instance, kernel, layout_ids)
+        for own in self._each:
+            if (reason := own.follow(instance, kernel, layout_ids)) is not None:
+                log.log(logging.WARNING if own.without else logging.DEBUG, "%s%s", own.without, reason)
         found = {
             **process_handlers(self._own, self._processes),
+            **process_handlers(self._own_exits, self._processes),
             **handlers(self._own_cgroups, self._cgroups),
         }
         self._handlers = {layout.layout_id: handle for layout, handle in found.items()}
         if instance.threads is not None and found:
             with suppress(OSError):  # it is there since 5.0
                 instance.threads.write("buffer_percent", "0")
-        return {part.layout: part.system for own in (self._own, self._own_cgroups) for part in own.parts}
+        return {part.layout: part.system for own in self._each for part in own.parts}
+
+    @property
+    def _each(self) -> tuple[OwnTracepoints, ...]:
+        return self._own, self._own_exits, self._own_cgroups
 
     def hand_over(self) -> Mapping[int, Handle]:
         """Return, by layout_id, the functions that take the events about processes.
@@ -78,8 +93,8 @@ class ProcessFacts:
     @property
     def changes(self) -> dict[int, ThreadEvent]:
         """By layout_id, what a source takes from these events that adds up by process or by cgroup."""
-        both = (thread_events(own, CHANGES_OF_THREADS) for own in (self._own, self._own_cgroups))
-        return {layout_id: event for found in both for layout_id, event in found.items()}
+        each = (thread_events(own, CHANGES_OF_THREADS) for own in self._each)
+        return {layout_id: event for found in each for layout_id, event in found.items()}
 
     def starts(self, started: Callable[[int, int, int], None]) -> dict[int, RecordFilter]:
         """Return the filters that pass the starts of threads on to ``started``, while they are read.
@@ -94,11 +109,13 @@ class ProcessFacts:
 
     def begin(self) -> None:
         """Record the events, then read the processes that live."""
-        for own, scan in ((self._own, self._processes.scan), (self._own_cgroups, self._cgroups.scan)):
+        for own in self._each:
             with suppress(ProbeRefused):
                 own.enable()
-            if own.wanted:
-                scan()
+        if self._own.wanted:
+            self._processes.scan()
+        if self._own_cgroups.wanted:
+            self._cgroups.scan()
 
     def take(self, batch: Batch) -> None:
         """Consume the events about processes, and note the processes of the other records."""

@@ -18,7 +18,7 @@ from kprobe_exporter.errors import name_text
 from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.records import TIME, Layout, Record
-from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, Decoder, LabelSpec
+from kprobe_exporter.model.specs import BY_THREAD, OF_EXIT, OF_PROCESS, Decoder, LabelSpec
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan.metric import export_condition
 from kprobe_exporter.tools.columns import Cell, Column, header, line
@@ -39,7 +39,7 @@ FactOf: TypeAlias = Callable[[Record, str], Value]
 PROCESS_FIELDS = {"pid": "pid", "common_tgid": "pid", "comm": "name", "common_comm": "name"}
 """Fields that a record lacks if its thread ends at once, and the process's facts in their place."""
 
-NUMBERS = frozenset({"ppid", "uid"})
+NUMBERS = OF_EXIT | {"ppid", "uid"}
 """Facts of processes that are numbers; that of the age is in seconds as its decoder has it."""
 
 STACK_INDENT = "        "

@@ -178,6 +178,7 @@ class Instance:
             files.mkdir(made.path)
         except OSError as error:
             raise TracefsError(cannot_make(made.path, error)) from None
+        made.group, made.recording = self.group, True
         try:
             made.set_up(min(self._buffer_kib, MAX_THREADS_KIB), record_tgid=False)
             made.pipes = made.open_raw()
@@ -271,6 +272,12 @@ class Instance:
                 raise TracefsError(self.cannot_read(error)) from None
             raise
         return pipes
+
+    def close_pipes(self) -> None:
+        """Close ``pipes``, which no reader has adopted: an instance with open files cannot be removed."""
+        pipes, self.pipes = self.pipes, {}
+        for pipe in pipes.values():
+            os.close(pipe)
 
     def cannot_read(self, error: OSError) -> str:
         """Return a sentence that says why our trace_pipe could not be opened or read."""

@@ -48,6 +48,8 @@ class Installed:
         self._enabled = False
         self._filters = False
         self._records_stacks = False
+        self._registration = f"soft {self._dir}"
+        self._registered = False
         self._before = before or Counts(0, 0)
         self._used = before is not None  # if so, deleting it would clear the buffer
 
@@ -181,6 +183,18 @@ class Installed:
                 raise ProbeRefused("the kernel refuses a hist trigger on it, by which it would be counted.")
             self.hits.begin()
 
+    def register(self) -> None:
+        """Enable it softly: its records come before those of its tracepoint's events that are enabled later.
+
+        A tracepoint calls its events in the order in which they were enabled, also softly by a hist trigger
+        (func_add() of kernel/tracepoint.c). Raises ProbeRefused.
+        """
+        self._used = True
+        if not self._instance.shares(self._registration):
+            self._write("trigger", soft_trigger(self.system, self.event), "it cannot be enabled softly")
+        self._instance.share(self._registration)
+        self._registered = True
+
     def enable(self) -> None:
         """Start recording, or only counting. Raises ProbeRefused."""
         if self.spec.plan != "events" and not self.counted_softly:
@@ -212,7 +226,10 @@ class Installed:
         if self._enabled:
             self._enabled = False
             self._instance.release(self._dir)
-        if self.counted_softly:
+        was_registered, self._registered = self._registered, False
+        if was_registered:
+            self._instance.release(self._registration)
+        if self.counted_softly or (was_registered and not self._instance.shares(self._registration)):
             self._undo("trigger", soft_trigger_off(self.system, self.event))
         if not self._instance.shares(self._dir):
             self._undo("enable", "0")

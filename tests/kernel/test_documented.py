@@ -240,6 +240,8 @@ DECODED: dict[str, Callable[[], object]] = {
     "exe": provoked.programs_in_cgroups,
     "ppid": provoked.programs_in_cgroups,
     "parent_comm": provoked.programs_in_cgroups,
+    "exit_code": provoked.killed_children,
+    "exit_signal": provoked.killed_children,
     "uid": provoked.programs_in_cgroups,
 }
 """By row: the function that makes the decoder give the documented values."""

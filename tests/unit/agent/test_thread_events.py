@@ -59,6 +59,18 @@ def test_host_ids_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert identities.notice == ""
 
 
+EXITS = "tracepoint:sched:sched_process_exit"
+
+
+@pytest.mark.parametrize(("label", "wanted"), [("exit_code", True), ("exit_signal", True), ("exe", False)])
+def test_ends_of_threads_wanted(tmp_path: Path, label: str, wanted: bool) -> None:
+    identities = Identities(nested=False)
+    metrics = f"[{{counter: ends_total, labels: [{label}]}}]"
+    identities.configure(config(tmp_path, f"{{name: e, attach: '{EXITS}', metrics: {metrics}}}"))
+    assert identities.fact_events.wanted
+    assert identities.exit_events.wanted == wanted
+
+
 USER = "{field: uid, decode: {map: {0: root}}}"
 FACTS = f"{{parent: parent_comm, user: {USER}, other: {{field: cpu, decode: exe}}}}"
 EXPORTED = f"{{name: e, attach: 'kprobe:f', export: {{as: log, attributes: {FACTS}}}}}"

@@ -16,7 +16,8 @@ FETCH = "fetch: {a: '$arg1:u64', b: '$arg2:s32', text: '+0($arg3):string'}"
         ("let: {x: 'a + ¦nope'}", "let.x: there is no field 'nope' at kprobe:f"),
         (
             "let: {x: ¦'exit_code >> 8'}",
-            "let.x: there is no 'exit_code' at kprobe:f: no tracepoint has it, attach to kprobe:do_exit with "
+            "let.x: there is no 'exit_code' at kprobe:f: it is a fact for labels, and an expression needs "
+            "kprobe:do_exit with "
             """fetch: {exit_code: "$arg1:s32"}""",
         ),
         ("let: {x: 'a + ¦text'}", "let.x: 'text' is a string"),

@@ -45,6 +45,28 @@ def test_labels(config: Load, labels: str, expected: tuple[Label, ...]) -> None:
     assert metric(config, f"{{counter: a_total, labels: {labels}}}").labels == expected
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        "kprobe:do_exit",
+        "uprobe:/bin/sh:main",
+        "syscall:read",
+        "tracepoint:syscalls:sys_enter_read",
+        "tracepoint:raw_syscalls:sys_exit",
+        "call:do_exit",
+    ],
+)
+def test_exit_code_refused_before_an_exit(refused_probe: Refused, target: str) -> None:
+    probe = f"attach: '{target}', metrics: [{{counter: ends_total, labels: [¦exit_code]}}]"
+    refused_probe(probe, "metrics[0].labels[0]: exit_code is known once a thread ends, which none has done")
+
+
+def test_exit_code_hidden_by_a_field(config: Load) -> None:
+    fetched = "fetch: {exit_code: $arg1}, metrics: [{counter: a_total, labels: [exit_code]}]"
+    [probe] = config(f"probes: [{{name: p, attach: 'kprobe:do_exit', {fetched}}}]").probes
+    assert probe.metrics[0].labels == (Label("exit_code", "exit_code"),)
+
+
 def test_fact_of_a_process_hidden_by_a_field(config: Load) -> None:
     fetched = "fetch: {uid: $arg1}, metrics: [{counter: a_total, labels: [uid]}]"
     [probe] = config(f"probes: [{{name: p, attach: 'kprobe:f', {fetched}}}]").probes

@@ -73,6 +73,8 @@ def test_process_that_lives(machine: Machine) -> None:
     assert facts(machine.processes(), 8, machine.now) == {
         "age": 30 * MS,
         "argv": b"ls -l a b",
+        "exit_code": None,
+        "exit_signal": None,
         "exe": b"/bin/ls",
         "parent_comm": b"sh",
         "ppid": 7,
@@ -92,6 +94,8 @@ def test_process_gone_before_its_exec_was_read(machine: Machine) -> None:
     assert facts(processes, 8, machine.now + 5 * MS) == {
         "age": 5 * MS,
         "argv": None,
+        "exit_code": None,
+        "exit_signal": None,
         "exe": b"/usr/bin/cc",
         "parent_comm": b"make",
         "ppid": 7,
@@ -267,3 +271,45 @@ def test_drawn_trees(steps: list[Step]) -> None:
         for tid, (_, parent, path) in model.items():
             assert processes.fact("ppid", tid, time_ns) == parent
             assert processes.fact("exe", tid, time_ns) == path
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "exit_signal"),
+    [
+        (0, 0, 0),
+        (3 << 8, 3, 0),
+        (137 << 8, 137, 0),
+        (9, 137, 9),
+        (0x80 | 11, 139, 11),  # with a core dump
+        (64, 192, 64),
+        (-4, None, None),  # as a kernel thread may end
+    ],
+)
+def test_how_thread_ends(machine: Machine, code: int, exit_code: int | None, exit_signal: int | None) -> None:
+    processes = machine.processes()
+    processes.started(1, 8, 0, machine.now, b"sh")
+    processes.started(8, 9, CLONE_THREAD, machine.now, b"x")
+    processes.exiting(9, machine.now + MS, code)
+    found = facts(processes, 9, machine.now + 2 * MS)
+    assert (found["exit_code"], found["exit_signal"]) == (exit_code, exit_signal)
+    assert found["age"] == 2 * MS
+    assert processes.fact("exit_code", 8, machine.now + 2 * MS) is None  # the first thread lives
+
+
+def test_end_of_thread_is_not_of_later_ones(machine: Machine) -> None:
+    processes = machine.processes()
+    processes.started(1, 8, 0, machine.now, b"sh")
+    processes.started(8, 9, CLONE_THREAD, machine.now, b"x")
+    processes.exiting(8, machine.now + MS, 0)  # de_thread() ends the first thread
+    processes.executed(9, 8, machine.now + 2 * MS, b"/bin/true")
+    assert processes.fact("exit_code", 8, machine.now + 3 * MS) is None
+    processes.exiting(8, machine.now + 4 * MS, 1 << 8)
+    assert processes.fact("exit_code", 8, machine.now + 5 * MS) == 1
+    processes.started(1, 8, 0, machine.now + 6 * MS, b"sh")
+    assert processes.fact("exit_code", 8, machine.now + 7 * MS) is None
+
+
+def test_end_of_unknown_thread(machine: Machine) -> None:
+    processes = machine.processes()
+    processes.exiting(8, machine.now, 0)
+    assert processes.fact("exit_code", 8, machine.now) is None

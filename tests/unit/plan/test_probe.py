@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,15 @@ def test_functions(way: Attach, metrics: tuple[Metric, ...], line: str, args: tu
     assert spec.filter == way.filter
     assert spec.layout.form == ("return" if line.startswith("r") else "entry")
     parse_definition(line)  # our own grammar accepts it, as the kernel would
+
+
+@pytest.mark.parametrize("name", ["exit_code", "exit_signal", "exe"])
+def test_kernel_without_exit_codes(name: str) -> None:
+    how = Metric("counter", "x_total", "help", None, (Label("how", "tid", (Decode(name),)),))
+    made = probe(attach(f"tracepoint:{EXEC}"), metrics=(how,))
+    planned = plan(made, kernel=replace(REAL, no_exit_codes="nothing shows it"))
+    assert plan(made).refusals == ""
+    assert planned.refusals == ("" if name == "exe" else "nothing shows it")
 
 
 def test_maxactive() -> None:

@@ -31,7 +31,7 @@ def facts(monkeypatch: pytest.MonkeyPatch) -> ProcessFacts:
     )
 
     class Own:
-        def __init__(self, *_: object, wanted: bool) -> None:
+        def __init__(self, *_: object, wanted: bool, before_probes: bool = False) -> None:
             self.wanted, self.parts = wanted, parts if wanted else ()
 
         def follow(self, *_: object) -> None:
