@@ -296,7 +296,7 @@ def test_nothing_else_writes_files() -> None:
         "directory.py": {"open", "os.open", "os.unlink", "self.path.mkdir"},  # files of recordings
         "file_access.py": {"open", "temporary.unlink"},
         "lines.py": {"os.open"},  # a file of events
-        "listen.py": {"path.unlink"},  # a Unix socket, its own or of a process that has ended
+        "unix_socket.py": {"path.unlink"},  # its own, or of a process that has ended
     }
 
 
