@@ -116,10 +116,9 @@ class Session:
         self._deadline = self._begun + REQUEST_TIME_S
         self._request: SessionRequest | None = None
         self._listens = True  # for the request, and for the client's end
-        self._runs: list[ToolRun] = []
         self._running: list[ToolRun] = []
         self._reason: Reason | None = None
-        self._finished = False
+        self._finished = self._exceeded = False
         self._rows = self._bytes = 0
         self._watch()
 
@@ -147,8 +146,7 @@ class Session:
         A supervisor may have sent them a signal as well, and a second one would end them before they have
         removed all from the kernel.
         """
-        if self._request is not None:
-            self._end("stopped")
+        self._reason = self._reason or "stopped"
         for run in self._running:
             self._host.watches.forget(run.out)
             run.end_without_reader(END_TIME_S)
@@ -221,7 +219,6 @@ class Session:
                 options = load_tool(path).model.options
                 arguments = [key for key, option in options.items() if option.argument]
                 run = ToolRun(tool.name, tool_words(tool, request, arguments), host.tracefs)
-                self._runs.append(run)
                 self._running.append(run)
                 host.tools += 1
         except (SessionRefused, StartError) as error:
@@ -242,13 +239,13 @@ class Session:
         if over:
             self._host.watches.forget(descriptor)
             run.close(descriptor)
-        for line in lines:
-            if self._reason == "budget":
-                continue
+        for line in [] if self._exceeded else lines:
             self._bytes += len(line) + 1
             if self._bytes > self._host.limits.max_bytes:
+                self._exceeded, self._reason = True, "budget"
                 self._end("budget")
-            elif descriptor == run.err:
+                break
+            if descriptor == run.err:
                 self._send(note(run.name, line))
             else:
                 self._rows += 1
@@ -313,6 +310,7 @@ class Session:
                 self._sock.close()
             self._sock = None
             self._out.clear()
+            self._listens = False
             self._end("left")
 
     def _watch(self) -> None:

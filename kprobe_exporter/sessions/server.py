@@ -27,6 +27,9 @@ BACKLOG = 16
 TURN_S, IDLE_TURN_S = 0.05, 1.0
 """Seconds between two looks at times and ended tools: with sessions, and without."""
 
+REAP_TIME_S = 5.0
+"""Seconds that the end waits for a tool that was killed."""
+
 PAUSE_S = 1.0
 """Seconds for which no connection is accepted after the kernel refused one."""
 
@@ -64,14 +67,18 @@ class SessionServer:
 
     def close(self, gives_up: Callable[[], bool] = lambda: False) -> None:
         """End all sessions, and wait for their tools, which are killed if the caller ``gives_up``."""
+        if self._closing:
+            return
         self._closing = True
-        with suppress(BlockingIOError):
-            os.write(self._wake, b"\0")
-        end = time.monotonic() + END_TIME_S + TURN_S
+        os.write(self._wake, b"\0")
+        end = time.monotonic() + END_TIME_S + REAP_TIME_S
         while self._thread.is_alive() and time.monotonic() < end:
             self._thread.join(TURN_S)
             self._killing = self._killing or gives_up()
         self._socket.close()
+        if not self._thread.is_alive():
+            os.close(self._wake)
+            os.close(self._woken)
 
     def families(self) -> tuple[Family, ...]:
         """Return the metrics about sessions."""

@@ -122,7 +122,7 @@ class ToolRun:
     def end_without_reader(self, patience: float) -> None:
         """Close ``out``, which ends the process without a signal; it is killed after ``patience`` seconds."""
         self._asked_to_end = True
-        self._kill_at = time.monotonic() + patience
+        self._kill_at = min(self._kill_at, time.monotonic() + patience)
         self.close(self.out)
 
     def end(self, patience: float) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from kprobe_exporter.sessions import relay, server
 from kprobe_exporter.tracefs.leftovers import PREFIX
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.forked_child import become_nobody, started
 from tests.support.leftovers import instances
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.support.tool_cases import SHOWN, Load, Rows, WaitingLoad, compare
 from tests.support.trace_process import START, StartTrace, TraceProcess
 
@@ -68,9 +69,19 @@ class Sessions:
 
 @pytest.fixture
 def start(
-    start_agent: StartAgent, trace: StartTrace, tmp_path: Path, tracefs: Path
+    start_agent: StartAgent,
+    trace: StartTrace,
+    tmp_path: Path,
+    tracefs: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Sessions]:
-    """A function that starts an agent that serves sessions."""
+    """A function that starts an agent that serves sessions.
+
+    Tools have as much more time for their start and their end as this machine is slower.
+    """
+    for name in ("START_TIME_S", "END_TIME_S"):
+        monkeypatch.setattr(relay, name, patience(getattr(relay, name)))
+    monkeypatch.setattr(server, "END_TIME_S", relay.END_TIME_S)
 
     def begin(*arguments: str) -> Sessions:
         path = tmp_path / "sessions/socket"

@@ -51,7 +51,8 @@ while how == "deaf" or time.monotonic() < end and not ended and not gone():
     if how == "floods":
         write(b"y" * 9999 + b"\n")
 if ended:
-    write(b"the rest\n")
+    write(b"the rest\n" * (99_999 if how == "talks" else 1))
+open(sys.argv[0] + ".signals", "w").write(str(len(ended)))
 """
 
 PATH = "s/socket"

@@ -7,6 +7,7 @@ import signal
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -131,6 +132,17 @@ def test_budget_of_bytes(serve: Serve, tmp_path: Path) -> None:
     assert processes(tmp_path) == []
 
 
+def test_budget_holds_while_a_session_ends(serve: Serve) -> None:
+    """Its client has asked for the end already, and a tool writes on."""
+    served = serve(Limits(max_bytes=200_000))
+    with served.ask("talks") as client:
+        until(client, first)
+        client.end()
+        found = all_of(client)
+    assert found[-1]["ended"] == "budget"
+    assert sum(len(message["text"]) + 1 for message in found if "text" in message) <= 200_000
+
+
 def test_budget_of_tools(serve: Serve) -> None:
     served = serve(Limits(max_tools=3))
     with served.ask(number=2) as client:
@@ -145,9 +157,11 @@ def test_budget_of_tools(serve: Serve) -> None:
     served.wait_for(refused=1, done=1, left=1)
 
 
-def test_tool_that_outlasts_its_time_is_ended(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "START_TIME_S", -29)
-    with serve().ask() as client:
+def test_tool_that_outlasts_its_time_is_ended(served: Served) -> None:
+    with served.ask() as client:
+        until(client, first)
+        [session] = served.server._sessions
+        session._deadline = time.monotonic()
         assert all_of(client)[-1]["ended"] == "done"
 
 
@@ -214,6 +228,14 @@ def test_reader_that_never_reads_is_dropped(
     with served.ask("floods", seconds=0.5):
         eventually(lambda: sum(served.results().values()) == 1 and "active" not in served.results())
         assert processes(tmp_path) == []
+
+
+def test_agent_that_stops_sends_no_signal(served: Served, tmp_path: Path) -> None:
+    """A supervisor sends one to all processes, and a second one would end the removal from the kernel."""
+    with served.ask() as client:
+        until(client, first)
+        served.server.close()
+    assert (tmp_path / "tool.py.signals").read_text() == "0"
 
 
 def test_agent_that_stops_ends_all(serve: Serve, tmp_path: Path) -> None:
