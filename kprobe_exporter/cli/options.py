@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-from kprobe_exporter.config.fields import size
 from kprobe_exporter.errors import TracefsError, one_line
 from kprobe_exporter.grammar.lexis import SECONDS
 from kprobe_exporter.service import logs
@@ -34,24 +33,6 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
 
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)?")
-
-
-class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
-    """A size above 0 in bytes: ``65536``, ``512KiB``, ``64MiB``."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes. Raises click.BadParameter."""
-        if isinstance(value, int):
-            return value
-        try:
-            found = int(str(size(str(value))))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not found:
-            self.fail(f"{value!r} is not a size above 0", param, ctx)
-        return found
 
 
 class Level(click.Choice[str]):

@@ -4,12 +4,14 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kprobe_exporter.agent.serve import ServeOptions, serve
 from kprobe_exporter.cli import WRONG_USAGE
-from kprobe_exporter.cli.options import Level, Seconds, Size, config_option, tracefs_option
+from kprobe_exporter.cli.options import Level, Seconds, config_option, tracefs_option
+from kprobe_exporter.config.fields import size
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.model import Config
@@ -20,6 +22,24 @@ from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.sessions.protocol import Limits
 
 log = logging.getLogger(__name__)
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
+    """A size above 0 in bytes: ``65536``, ``512KiB``, ``64MiB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes. Raises click.BadParameter."""
+        if isinstance(value, int):
+            return value
+        try:
+            found = int(str(size(str(value))))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not found:
+            self.fail(f"{value!r} is not a size above 0", param, ctx)
+        return found
 
 
 @click.command(
