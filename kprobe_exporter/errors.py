@@ -10,6 +10,7 @@ KprobeExporterError
 │   ├── InstanceBusy      another live agent holds the instance
 │   └── RemovalStopped    events stay in the kernel, as was requested
 ├── SourceError           the event reader cannot go on
+├── SessionRefused        the agent refuses a session, or there is no agent to ask
 └── StartError            the agent cannot start (address in use, nothing to serve, …)
     └── UsageError        a value on the command line can never work
 """
@@ -137,6 +138,10 @@ class RemovalStopped(TracefsError):
 
 class SourceError(KprobeExporterError):
     """The event reader cannot go on."""
+
+
+class SessionRefused(KprobeExporterError):
+    """An agent does not run the tools that a client asked for."""
 
 
 class StartError(KprobeExporterError):

@@ -3,5 +3,5 @@
 Takes a checked configuration, a tracefs and a request to stop. Gives an ``Agent`` that collects, answers
 scrapes, exports by OTLP and takes new configurations; ``serve`` puts an HTTP server in front of it.
 May import aggregate, config, elf, errors, export, export/otlp, grammar, identity, labels, model, plan,
-probing, recording, service, source, symbols, tracefs, util, web and web/config.
+probing, recording, service, sessions, source, symbols, tracefs, util, web and web/config.
 """

@@ -41,7 +41,7 @@ from kprobe_exporter.config.model import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.snapshot import Snapshot, summary
+from kprobe_exporter.model.snapshot import Family, Snapshot, summary
 from kprobe_exporter.model.stacks import Profile
 from kprobe_exporter.plan import ProbePlan, Sample, recorded
 from kprobe_exporter.probing.container_files import ContainerFiles
@@ -85,10 +85,18 @@ class Agent:
     ``reload``, ``disable`` and ``enable`` change probes, one call at a time, under the change lock
     ``_changing``, which they hold during system calls. Scrapes, the reader and the poller do not take that
     lock, so they never wait for a change. A background thread's error is kept in ``error`` and sets ``stop``.
+    ``further`` returns metrics of what runs beside the agent.
     """
 
-    def __init__(self, config: Config, files: Tracefs, stop: Shutdown) -> None:
+    def __init__(
+        self,
+        config: Config,
+        files: Tracefs,
+        stop: Shutdown,
+        further: Callable[[], Sequence[Family]] = tuple,
+    ) -> None:
         self.error: BaseException | None = None
+        self._further = further
         self._config = config
         self._files = files
         self._stop = stop
@@ -196,6 +204,7 @@ class Agent:
                 self._supervisor.overhead.family(probe.name for probe in probes),
                 *(self._otlp.families() if self._otlp else ()),
                 *self.recorder.families(),
+                *self._further(),
             ),
             tuple(statuses),
             self._config.settings.namespace,

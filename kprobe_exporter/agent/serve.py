@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from kprobe_exporter.model.snapshot import Snapshot, summary
 from kprobe_exporter.service.sdnotify import Systemd, passed_descriptors
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Watchdog
+from kprobe_exporter.sessions.protocol import Limits
+from kprobe_exporter.sessions.server import SessionServer
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import mounted
@@ -44,6 +47,8 @@ class ServeOptions(NamedTuple):
     systemd_socket: bool = False
     """Whether to serve on the sockets that systemd passed, instead of those in ``listen``."""
     recordings: bool = False
+    session_socket: Path | None = None
+    session_limits: Limits = Limits()
 
 
 @contextmanager
@@ -79,9 +84,17 @@ def serve(
         sockets = listen(addresses)
         for socket in sockets:
             stack.callback(socket.close)
+        sessions = None
+        if options.session_socket is not None:
+            sessions = SessionServer(options.session_socket, options.session_limits, options.tracefs)
+            stack.callback(sessions.close)
         files = stack.enter_context(kernel(options.tracefs))
         systemd.starting(f"installing {len(config.probes)} probes")
-        agent = stack.enter_context(Agent(config, files, stop))
+        further = sessions.families if sessions is not None else tuple
+        agent = stack.enter_context(Agent(config, files, stop, further))
+        if sessions is not None:
+            stack.callback(sessions.close, lambda: stop.gives_up)
+            sessions.start(partial(remove_dead_traces, files))
 
         def reload() -> str | None:
             systemd.reloading()

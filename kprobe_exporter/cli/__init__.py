@@ -2,8 +2,8 @@
 
 Takes the words of a command line. Gives its output and an exit status; an error that the user can fix
 becomes one sentence, without a traceback.
-May import agent, config, diagnose, errors, grammar, labels, probing, replay, service, symbols,
-symbols/listing, tools, trace, tracefs and util.
+May import agent, config, diagnose, errors, grammar, labels, probing, replay, service, sessions,
+symbols, symbols/listing, tools, trace, tracefs and util.
 """
 
 import gc
@@ -28,6 +28,7 @@ COMMANDS = {
     "list": "List what can be probed: functions and tracepoints.",
     "trace": "Trace one definition at the command line, as perf-tools' kprobe does.",
     "tool": "Run a terminal tool, as bcc has them: execsnoop, biolatency, tcptop, …",
+    "session": "Ask a running agent to run terminal tools for a while.",
     "replay": "Print the metrics of saved trace text.",
     "cleanup": "Remove what killed agents left in the kernel.",
     "schema": "Print the JSON Schema of the configuration.",

@@ -4,12 +4,14 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kprobe_exporter.agent.serve import ServeOptions, serve
 from kprobe_exporter.cli import WRONG_USAGE
-from kprobe_exporter.cli.options import Level, config_option, tracefs_option
+from kprobe_exporter.cli.options import Level, Seconds, config_option, tracefs_option
+from kprobe_exporter.config.fields import size
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.model import Config
@@ -17,8 +19,27 @@ from kprobe_exporter.errors import ConfigError, KprobeExporterError, UsageError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
 from kprobe_exporter.service.shutdown import Shutdown
+from kprobe_exporter.sessions.protocol import Limits
 
 log = logging.getLogger(__name__)
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
+    """A size above 0 in bytes: ``65536``, ``512KiB``, ``64MiB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes. Raises click.BadParameter."""
+        if isinstance(value, int):
+            return value
+        try:
+            found = int(str(size(str(value))))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not found:
+            self.fail(f"{value!r} is not a size above 0", param, ctx)
+        return found
 
 
 @click.command(
@@ -87,6 +108,41 @@ Examples:
     is_flag=True,
     help="Serve the files of recordings, which show what all programs do, and addresses of the kernel.",
 )
+@click.option(
+    "--session.socket",
+    "session_socket",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Let root ask for terminal tools at this Unix socket, by 'kprobe-exporter session'. A missing"
+    " directory is made, for root alone.",
+)
+@click.option(
+    "--session.max-tools",
+    "max_tools",
+    type=click.IntRange(1, 16),
+    default=Limits().max_tools,
+    show_default=True,
+    metavar="NUMBER",
+    help="Tools of all sessions at once; each is a process of about 50 MB.",
+)
+@click.option(
+    "--session.max-duration",
+    "max_seconds",
+    type=Seconds(),
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="The longest session.",
+)
+@click.option(
+    "--session.max-size",
+    "max_bytes",
+    type=Size(),
+    default="64MiB",
+    show_default=True,
+    metavar="SIZE",
+    help="The output of a session's tools at which it is ended.",
+)
 @tracefs_option
 @click.option(
     "--fail-fast", is_flag=True, help="Exit 1 if a probe cannot be installed, unless it is optional."
@@ -103,6 +159,10 @@ def run(
     allowed_hosts: tuple[str, ...],
     without_stacks: bool,
     recordings: bool,
+    session_socket: Path | None,
+    max_tools: int,
+    max_seconds: float,
+    max_bytes: int,
     tracefs: Path | None,
     fail_fast: bool,
     level: str,
@@ -130,6 +190,8 @@ def run(
         stacks=not without_stacks,
         systemd_socket=systemd_socket,
         recordings=recordings,
+        session_socket=session_socket,
+        session_limits=Limits(max_tools, max_seconds, max_bytes),
     )
     try:
         serve(read, options, stop)

@@ -2,7 +2,7 @@
 
 import functools
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
@@ -33,17 +33,25 @@ SCOPE_OPTIONS = {
 SCOPE_NAMES = {"pid": "-p", "tid": "-L", "command": "-c"}
 
 
-def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a scope, which come as its parameter ``scope``."""
+def scope_options(*, without: Collection[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options of a scope, which come as its parameter ``scope``.
 
-    @functools.wraps(command)
-    def with_scope(*args: Any, **given: Any) -> Any:
-        scope = _scope(**{name: given.pop(name) for name in SCOPE_OPTIONS})
-        return command(*args, scope=scope, **given)
+    The fields of a Scope in ``without`` get no option.
+    """
+    options = {name: option for name, option in SCOPE_OPTIONS.items() if name not in without}
 
-    for option in reversed(SCOPE_OPTIONS.values()):
-        option(with_scope)  # notes itself at the function, and returns that
-    return with_scope
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_scope(*args: Any, **given: Any) -> Any:
+            none = dict.fromkeys(without)
+            scope = _scope(**none, **{name: given.pop(name) for name in options})
+            return command(*args, scope=scope, **given)
+
+        for option in reversed(options.values()):
+            option(with_scope)  # notes itself at the function, and returns that
+        return with_scope
+
+    return decorate
 
 
 def _scope(*, command: str | None, uid: str | None, **given: Any) -> Scope:

@@ -163,7 +163,7 @@ def command(path: Path, values: Values | None = None, called: str | None = None)
     model, view = loaded.model, loaded.model.view
     claimed = {option.short for option in model.options.values()}
 
-    @scope_options
+    @scope_options()
     def run(scope: Scope, **given: Any) -> None:
         _run(path, scope, given, values or {})
 

@@ -112,7 +112,7 @@ Examples:
     metavar="SECS",
     help="Trace for so long; the text is buffered in the kernel and written at the end.",
 )
-@scope_options
+@scope_options()
 @click.option("-v", "--view", is_flag=True, help="Print the event's format, and do not trace.")
 @click.option("-H", "--headers", is_flag=True, help="Print the header of the columns.")
 @click.option("-s", "--stacks", is_flag=True, help="Print the kernel stack after each event.")

@@ -34,7 +34,8 @@ def acquire_for_trace(files: Tracefs, removal: Removal | None = None) -> Instanc
 def traces(files: Tracefs) -> list[str]:
     """Return the names of all traces that have an instance or a definition, alive or not."""
     names = [*files.names(INSTANCES), *(defined.group for defined in list_definitions(files))]
-    return sorted({name for name in names if name.startswith(PREFIX)})
+    # The further instances of a trace have its name, and a dot behind it.
+    return sorted({name.partition(".")[0] for name in names if name.startswith(PREFIX)})
 
 
 def remove_dead_traces(files: Tracefs) -> None:

@@ -4,12 +4,12 @@ import errno
 import os
 import re
 import socket
-import stat
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from kprobe_exporter.errors import StartError, UsageError
+from kprobe_exporter.util.unix_socket import listen_at, meaning
 
 _ADDRESS = re.compile(
     r"(?:\[(?P<ipv6>[^]\s]+)]|(?P<host>[^]\[:\s]*)):(?P<port>[0-9]{1,5})"
@@ -118,55 +118,12 @@ def _listen_host(host: str, port: int) -> socket.socket:
     return socket.create_server(address, family=family, backlog=BACKLOG)
 
 
-class _UnixSocket(socket.socket):
-    """A Unix socket whose file ends with it, unless another file has its path by then."""
-
-    file: os.stat_result | None = None
-
-    def close(self) -> None:
-        if self.file is not None:
-            path, file, self.file = Path(self.getsockname()), self.file, None
-            with suppress(OSError):
-                if os.path.samestat(path.lstat(), file):
-                    path.unlink()
-        super().close()
-
-
 def _listen_unix(path: Path) -> socket.socket:
     """Listen on a path. Its owner and its group may connect, in place of a process that has ended."""
-    with ExitStack() as opened:
-        sock = opened.enter_context(_UnixSocket(socket.AF_UNIX))
-        try:
-            if _is_left_over(path):
-                path.unlink()
-            mask = os.umask(0o117)
-            try:
-                sock.bind(str(path))
-            finally:
-                os.umask(mask)
-            sock.file = path.lstat()
-            sock.listen(BACKLOG)
-        except OSError as error:
-            raise StartError(f"cannot listen on unix:{path}: {_unix_meaning(error, path)}") from error
-        opened.pop_all()
-    return sock
-
-
-def _is_left_over(path: Path) -> bool:
-    """Return whether a path is that of a socket on which no process listens."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
-        refused = client.connect_ex(str(path)) == errno.ECONNREFUSED
-    return refused and stat.S_ISSOCK(path.lstat().st_mode)  # other files refuse connections too
-
-
-def _unix_meaning(error: OSError, path: Path) -> str:
-    if error.errno is None:
-        return "a path has at most 107 bytes"
-    if error.errno == errno.ENOENT:
-        return f"the directory {path.parent} does not exist; make it before the start"
-    if error.errno == errno.EADDRINUSE:
-        return "a process listens there already, or the file is not a socket"
-    return error.strerror or str(error)
+    try:
+        return listen_at(path, 0o660, BACKLOG)
+    except OSError as error:
+        raise StartError(f"cannot listen on unix:{path}: {meaning(error, path)}") from error
 
 
 def _inherited(address: str, number: int) -> socket.socket:

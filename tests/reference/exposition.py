@@ -1,7 +1,7 @@
 """The metrics of a whole agent, on a kernel in memory, with everything that has metrics of its own."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -15,6 +15,8 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service.shutdown import Shutdown
+from kprobe_exporter.sessions.protocol import Limits
+from kprobe_exporter.sessions.server import SessionServer
 from tests.support.fake_tracefs import FakeTracefs
 
 CONFIG = """
@@ -48,7 +50,8 @@ def agent() -> Iterator[Agent]:
         config.write_text(CONFIG.replace("DIRECTORY", directory))
         config.chmod(0o600)
         files = FakeTracefs(Path(directory), {"do_open", "do_read"})
-        with Agent(load([config], DECODERS), files, Shutdown()) as made:
+        sessions = SessionServer(Path(directory) / "sessions/socket", Limits(), None)
+        with closing(sessions), Agent(load([config], DECODERS), files, Shutdown(), sessions.families) as made:
             made.start()
             yield made
 

@@ -51,6 +51,9 @@ NOTES: Mapping[str, str] = {
     f"{PREFIX}_unexplained_events": "For tracepoints, system calls and pairs of tracepoints without a"
     " filter: a filter in the kernel drops hits uncounted."
     " Always 0 unless something is wrong.",
+    f"{PREFIX}_sessions_active": "Only with `--session.socket`.",
+    f"{PREFIX}_sessions_total": "`result` is `done`, `failed`, `left`, `budget`, `stopped` or"
+    " `refused`; see [sessions.md](sessions.md#found). Only with `--session.socket`.",
     f"{PREFIX}_scrape_duration_seconds": "0 at the first scrape.",
 }
 """What the help does not say."""

@@ -296,7 +296,9 @@ def test_nothing_else_writes_files() -> None:
         "directory.py": {"open", "os.open", "os.unlink", "self.path.mkdir"},  # files of recordings
         "file_access.py": {"open", "temporary.unlink"},
         "lines.py": {"os.open"},  # a file of events
-        "listen.py": {"path.unlink"},  # a Unix socket, its own or of a process that has ended
+        "server.py": {"path.parent.mkdir"},  # the directory of the socket of sessions
+        "tool_run.py": {"Path(f'/proc/{self.pid}/oom_score_adj').write_text"},  # of its own child
+        "unix_socket.py": {"path.unlink"},  # its own, or of a process that has ended
     }
 
 

@@ -10,7 +10,7 @@ from kprobe_exporter.probing.scope import Scope
 
 def given(*words: str) -> Scope:
     @click.command()
-    @scope_options
+    @scope_options()
     @click.option("--other")
     def command(scope: Scope, other: str | None) -> Scope:
         assert other == "x"

@@ -102,3 +102,14 @@ def test_without_permission(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert message.startswith("what killed traces left cannot be looked for: ")
     with pytest.raises(TracefsError, match="run as root"):
         acquire_for_trace(fake)
+
+
+def test_further_instance_belongs_to_its_trace(fake: FakeTracefs, caplog: pytest.LogCaptureFixture) -> None:
+    with acquire_for_trace(fake) as trace:
+        further = f"{trace.name}.threads"
+        fake.mkdir(f"instances/{further}")
+        assert traces(fake) == [trace.name]
+        remove_dead_traces(fake)
+        assert caplog.text == ""
+        assert fake.exists(f"instances/{further}")
+    assert traces(fake) == []

@@ -1,0 +1,173 @@
+"""``session``: asks a running agent to run terminal tools for a while, and shows what they write."""
+
+import json
+import shlex
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from kprobe_exporter.cli.options import Seconds, tell
+from kprobe_exporter.cli.scope import scope_options
+from kprobe_exporter.cli.tool import OWN, Tools
+from kprobe_exporter.errors import SessionRefused, UsageError, sentence
+from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.probing.scope import Scope
+from kprobe_exporter.sessions.client import Message, SessionClient
+from kprobe_exporter.sessions.protocol import COMMON, DEFAULT_SOCKET, SessionRequest, ToolRequest, Value
+from kprobe_exporter.trace.output import Gone, Interrupt, Output
+
+FOREVER, LOOK = 3600.0, 0.2
+"""Seconds of a wait for the agent, and of one for the rest after Ctrl-C, which another Ctrl-C may end."""
+
+HINT = ": 'kprobe-exporter tool' lists them"
+
+NAMES = {"most": "rows", "added": "add"}
+"""Parameters of tools whose options have other names."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kprobe-exporter session --tool execsnoop --for 60s
+  kprobe-exporter session --tool execsnoop --tool opensnoop --pod shop/web-1 --for 60s
+  kprobe-exporter session --tool 'opensnoop -x' --tool 'biolatency -m -i 5' --json
+  kubectl exec POD -- python3 -m kprobe_exporter session --socket PATH --tool tcplife
+\b
+The agent has to be started with --session.socket PATH:
+  kprobe-exporter run --session.socket /run/kprobe_exporter_session/socket
+""",
+)
+@click.option(
+    "--tool",
+    "tools",
+    multiple=True,
+    required=True,
+    metavar="'NAME [OPTIONS]'",
+    help="A terminal tool, with its own options and -n, -i, -T, -s and --add; may be given several times.",
+)
+@scope_options(without=("command",))
+@click.option(
+    "--for",
+    "seconds",
+    type=Seconds(),
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="End after so long; the agent has a limit.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: the tool, and its row.")
+@click.option(
+    "--socket",
+    "path",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_SOCKET,
+    show_default=True,
+    metavar="PATH",
+    help="The agent's --session.socket.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Say what is attached.")
+def session(
+    tools: tuple[str, ...], scope: Scope, seconds: float, as_json: bool, path: Path, verbose: bool
+) -> None:
+    """Ask a running agent to run terminal tools for a while, and show what they write.
+
+    The agent runs each tool in an instance of its own, within a budget of tools, seconds and bytes that its
+    options --session.* set. The session ends with its time, with this command, however that ends, or
+    with the agent, and leaves the kernel as it was. Ctrl-C ends it, and still shows the tables that tools
+    make at their end. Only root may ask.
+    """
+    given = scope._asdict().items()
+    narrowed = {name: value for name, value in given if value != Scope._field_defaults[name]}
+    request = SessionRequest(tuple(map(asked_tool, tools)), narrowed, seconds, as_json)
+    with Interrupt().heeded() as stop, SessionClient(path, request) as client:
+        out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
+        shown = SessionOutput(out, [tool.name for tool in request.tools], verbose=verbose)
+        asked_to_end = False
+        with suppress(Gone):
+            while not stop.gives_up:
+                if stop.is_set() and not asked_to_end:
+                    asked_to_end = True
+                    client.end()
+                if not stop.is_set():
+                    stop.wait_for([client.descriptor], FOREVER, out.watched)
+                if not client.has_some(LOOK if stop.is_set() else 0):
+                    continue
+                if (messages := client.messages()) is None:
+                    break
+                for message in messages:
+                    shown.show(message)
+    if shown.failed and not out.gone:
+        sys.exit(1)
+    if not shown.ended and not stop.is_set():
+        raise SessionRefused("the agent ended without ending the session.")
+
+
+class SessionOutput:
+    """Shows the messages of an agent: rows on stdout, the rest on stderr."""
+
+    def __init__(self, out: Output, tools: list[str], *, verbose: bool) -> None:
+        self._out, self._verbose = out, verbose
+        self._width = max(map(len, tools)) if len(tools) > 1 else 0
+        self.failed = self.ended = False
+
+    def show(self, message: Message) -> None:
+        """Show one message. Raises Gone if stdout has no reader any more."""
+        tool = message.get("tool", "")
+        if "row" in message:
+            self._out.say(json.dumps(message))
+        elif "text" in message:
+            begin = f"{tool:<{self._width}} " if self._width else ""
+            self._out.write(f"{begin}{message['text']}\n".encode(errors="surrogateescape"))
+        elif "traced" in message:
+            tell(f"{tool}: traced from now on.")
+        elif "status" in message:
+            self.failed |= message["status"] != 0
+        elif "ended" in message:
+            self.ended = True
+            self.failed |= message["ended"] in ("budget", "stopped")
+            if message["ended"] not in ("done", "left"):
+                tell(f"the session was ended: {message['note']}")
+        elif self._verbose or message.get("level") not in ("info", "debug"):
+            tell(f"{tool}: {message.get('note')}")
+
+
+def asked_tool(text: str) -> ToolRequest:
+    """Return the tool and the options that a value of --tool names. Raises UsageError."""
+    try:
+        name, *words = shlex.split(text)
+    except ValueError:
+        raise UsageError(
+            f"--tool {text!r}: write a tool's name and its options, quoted as in a shell."
+        ) from None
+    context = click.Context(click.Command("tool"), info_name="tool")
+    command = Tools().get_command(context, name) if name.isidentifier() else None
+    if command is None:
+        near = closest(name, Tools().list_commands(context))
+        raise UsageError(sentence(f"--tool: there is no tool {name!r}{near or HINT}"))
+    try:
+        made = command.make_context(name, words, parent=context)
+    except click.UsageError as error:
+        raise UsageError(f"--tool {name}: {error.format_message()}") from None
+    options: dict[str, Value] = {}
+    for parameter in command.params:
+        key = parameter.name or ""
+        if made.get_parameter_source(key) is not ParameterSource.COMMANDLINE:
+            continue
+        known = key.removeprefix(OWN).replace("_", "-") if key.startswith(OWN) else NAMES.get(key, key)
+        if not key.startswith(OWN) and known not in COMMON:
+            option = max(parameter.opts, key=len)
+            raise UsageError(f"--tool {name}: a session does not take {option} of a tool.")
+        options[known] = _value(made.params[key])
+    return ToolRequest(name, options)
+
+
+def _value(given: object) -> Value:
+    """Return a value of click as the request has it."""
+    if given is True:
+        return True
+    if isinstance(given, tuple):
+        return [str(one) for one in given]
+    return f"{given:g}" if isinstance(given, float) else str(given)
