@@ -239,7 +239,7 @@ def test_budget(start: Callable[..., Sessions]) -> None:
     sessions = start(
         "--session.max-size", "10000", "--session.max-tools", "2", "--session.max-duration", "9m"
     )
-    with closing(WaitingLoad(lambda: [row for _ in range(100) for row in kills()])) as process:
+    with closing(WaitingLoad(lambda: [row for _ in range(300) for row in kills()])) as process:
         client = sessions.begin("--tool", "killsnoop", "-p", str(process.pid))
         other = sessions.ask("--tool", "killsnoop", "--tool", "syscount")
         assert other.wait() == 1
