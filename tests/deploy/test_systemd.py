@@ -5,14 +5,18 @@ start takes a minute. tests/faults/test_systemd.py runs it on a kernel with kpro
 """
 
 import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.sessions.protocol import DEFAULT_SOCKET
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
 from tests.support.kernel_ids import kernel_tid
 from tests.support.libc import own_libc
@@ -203,3 +207,29 @@ def test_a_wrong_configuration_is_not_tried_again(systemd: Systemd) -> None:  # 
     assert systemd.shows("ExecMainStatus") == "2"
     assert (systemd.shows("ActiveState"), systemd.shows("NRestarts")) == ("failed", "0")
     assert "/run/configuration.yaml:1:" in systemd.log()
+
+
+def test_session_in_the_confined_unit(systemd: Systemd) -> None:  # noqa: F811
+    """Tools have the agent's confinement, and root is root to an agent in a user namespace of its own."""
+    files = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d")
+    shutil.copy(UNITS / "drop-ins/sessions.conf", files)
+    options = re.search(r"'OPTIONS=(.*)'", (files / "here.conf").read_text())
+    assert options
+    served = f"'OPTIONS={options[1]} --session.socket {DEFAULT_SOCKET}'"
+    (files / "served.conf").write_text(f"[Service]\nEnvironment={served}\n")
+    systemd.ctl("daemon-reload")
+    configure(systemd, 'probes: [{name: exec, attach: "tracepoint:sched:sched_process_exec"}]')
+    systemd.ctl("start", UNIT)
+    assert systemd.shows("OOMPolicy") == "continue"
+    root = Path(f"/proc/{systemd.pid}/root")
+    socket = root / DEFAULT_SOCKET.relative_to("/")
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+    command = (sys.executable, "-m", "kprobe_exporter", "session", "--tool", "syscount -P", "--for", "2s")
+    done = systemd.inside(*command)
+    assert done.returncode == 0, f"{done.stderr}{systemd.log()}"
+    assert re.search(r"^[0-9]+ +.+ [0-9]+$", done.stdout, re.MULTILINE), done.stdout
+    assert "a session of user 0, process" in systemd.log()
+    systemd.ctl("stop", UNIT)
+    assert systemd.shows("Result") == "success"
+    assert not socket.exists()
