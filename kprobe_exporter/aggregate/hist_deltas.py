@@ -83,17 +83,21 @@ class _Table:
 
 
 def _reader(layout: Layout, key: HistKey) -> Callable[[int | bytes], Value]:
-    """Return the reader of a key: the kernel prints a number's bits, extended with zeros or the sign."""
+    """Return the reader of a key: the kernel prints a number's bits, extended with zeros or the sign.
+
+    A linear bucket is read as its last number.
+    """
     if key.log2 or not key.bits:
         return lambda raw: raw
     mask, sign = (1 << key.bits) - 1, 1 << (key.bits - 1)
     returns = layout.returns if key.field == "return" else None
     normal = signed_errors(returns.wrap if returns else 0)
+    last = key.offset + max(0, key.width - 1)
 
     def read(raw: int | bytes) -> Value:
         assert isinstance(raw, int)
         number = raw & mask
-        return normal(number - (sign << 1) if key.signed and number & sign else number)
+        return normal((number - (sign << 1) if key.signed and number & sign else number) + last)
 
     return read
 
@@ -107,13 +111,15 @@ def _feed(
     bounds = thresholds(spec.buckets, spec.scale) if spec else thresholds(metrics.return_buckets, 1)
     native = spec.native if spec else metrics.native
     finer = exponential(spec.scale if spec else 1) if native else None
-    log2 = table.keys[place].log2
+    log2 = place is not None and table.keys[place].log2
+    step = place is not None and table.keys[place].width > 0
 
     def increase(row: Row) -> Tally | Refused | None:
         values, hits, total = row
         if use == "negative":
             return Refused(layout_id, feeds, negative=hits, unreadable=0)
-        value, key = values[place], tuple([None if label is None else values[label] for label in labels])
+        value = LARGEST if place is None else values[place]
+        key = tuple([None if label is None else values[label] for label in labels])
         if use == "errors":
             return Tally(layout_id, feeds, (value,), hits, 0) if is_error(value) else None
         if use == "add":
@@ -122,7 +128,8 @@ def _feed(
         if not log2 and spec is None and value < 0:
             return None
         # All values in (2^(k-1), 2^k] fall into one bucket; 0.75 * 2^k does so without rounding.
-        place_of, total = (0.75 * 2.0**value, total) if log2 else (value, value * hits)
+        summed = log2 or step or place is None
+        place_of, total = 0.75 * 2.0**value if log2 else value, total if summed else value * hits
         bucket = finer.bucket(code(finer, min(1 << value, LARGEST) if log2 else value)) if finer else None
         if bucket and log2:
             bucket = bucket._replace(step=-(-bucket.step >> bucket.schema), schema=0)

@@ -1,7 +1,4 @@
-"""Checks for `aggregate: kernel`: hist triggers aggregate only by numbers, and in powers of two."""
-
-from fractions import Fraction
-from math import floor
+"""Checks for `aggregate: kernel`: hist triggers aggregate only by numbers, in powers of 2 or equal steps."""
 
 from kprobe_exporter.config.metrics import is_fact, keeps_powers_of_2, labels_of, return_buckets
 from kprobe_exporter.config.model import Metric
@@ -13,9 +10,9 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.evaluate import COMPUTED
 from kprobe_exporter.grammar.formula import as_filter
 from kprobe_exporter.grammar.lexis import NAME
+from kprobe_exporter.model.hist import MAX_LINEAR, BucketForm, bucket_form
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.specs import BY_THREAD, OF_PROGRAM
-from kprobe_exporter.model.values import unscaled
 
 MOST_LABELS = 2
 """TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3 keys, and a histogram's value is one of them."""
@@ -43,6 +40,11 @@ def refuse_probe(probe: ProbeModel, alternatives: Alternatives, report: Report) 
         _refuse_buckets(return_buckets(probe), 1.0, "return_buckets", report)
 
 
+def counts_powers_of_2(probe: ProbeModel) -> bool:
+    """Return whether the kernel counts return values by powers of two, as a native histogram needs them."""
+    return bucket_form(return_buckets(probe), 1.0) == BucketForm()
+
+
 def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives, report: Report) -> None:
     """Refuse the settings of a metric that hist triggers do not support, by paths within the metric."""
     if metric.kind == "gauge":
@@ -57,6 +59,8 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
     if metric.native and not keeps_powers_of_2(metric.scale):
         sentence = "the kernel's buckets are powers of 2 of the value, a native histogram's of the product"
         report(("native",), f"{sentence}: let scale be a power of 2, or {EVENTS}")
+    elif metric.native and bucket_form(metric.buckets or (), metric.scale) != BucketForm():
+        report(("native",), f"a native histogram needs powers of 2: write these buckets, or {EVENTS}")
     if len(metric.labels) > MOST_LABELS:
         report(("labels",), f"the kernel aggregates by {MOST_LABELS} labels at most: {EVENTS}")
     for _, label_model, _, path in labels_of(model):
@@ -122,18 +126,14 @@ def _refuse_where(metric: Metric, alternatives: Alternatives, report: Report) ->
 
 
 def _refuse_buckets(bounds: tuple[float, ...], scale: float, key: str, report: Report) -> None:
-    """Refuse bounds above 0 that, divided by ``scale``, are not 1, 2, 4 or a further power of two.
+    """Refuse bounds above 0 that, divided by ``scale``, are neither powers of two nor a few equal steps.
 
     Bounds up to 0 are exact, because each value up to 0 is counted separately.
     """
-    raw = {bound: unscaled(bound, scale) for bound in bounds if bound > 0}
-    wrong = [f"{bound:g}" for bound, value in raw.items() if not _is_power_of_2(value)]
-    if wrong:
-        several = "are not powers" if len(wrong) > 1 else "is not a power"
-        shown = listed(wrong[:3]).replace(" or ", " and ") + (" and others" if len(wrong) > 3 else "")
-        report((key,), f"the kernel's buckets are powers of 2 of the value: {shown} {several} of 2")
-
-
-def _is_power_of_2(value: Fraction) -> bool:
-    """Whether the whole numbers up to it end at 1, 2, 4 or a further power of two."""
-    return floor(value).bit_count() == 1
+    if bucket_form(bounds, scale) is not None:
+        return
+    wrong = [f"{bound:g}" for bound in bounds if bound > 0 and bucket_form((bound,), scale) != BucketForm()]
+    several = "are not powers" if len(wrong) > 1 else "is not a power"
+    shown = listed(wrong[:3]).replace(" or ", " and ") + (" and others" if len(wrong) > 3 else "")
+    sentence = f"the kernel's buckets are powers of 2 of the value: {shown} {several} of 2"
+    report((key,), f"{sentence}, and equal steps end one below a multiple, {MAX_LINEAR} at most")

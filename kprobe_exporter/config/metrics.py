@@ -17,6 +17,7 @@ from kprobe_exporter.grammar.evaluate import COMPUTED, FLOAT
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import Comparison, Node, Operation
 from kprobe_exporter.grammar.lexis import NAME
+from kprobe_exporter.model.hist import BucketForm, bucket_form
 from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, OF_PROGRAM, UNBOUNDED
 
 UNBOUNDED_LABEL = (
@@ -184,8 +185,9 @@ class MetricBuilder:
         if self.model.native is not None:
             return self.model.native
         # The kernel counts by powers of two of the value, which are to be powers of two of the product.
-        fits = self.probe.aggregate != "kernel" or keeps_powers_of_2(self.model.scale or 1.0)
-        return self.native and fits
+        scale, of_powers = self.model.scale or 1.0, self.probe.aggregate == "kernel"
+        fits = keeps_powers_of_2(scale) and bucket_form(self._buckets() or (), scale) == BucketForm()
+        return self.native and (fits or not of_powers)
 
     def labels(self) -> Iterator[Label]:
         """Check and yield the labels."""

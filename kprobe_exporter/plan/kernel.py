@@ -13,7 +13,7 @@ from kprobe_exporter.grammar.fetch import LONGEST, LONGEST_NAME, FetchArg
 from kprobe_exporter.grammar.formula import as_filter
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
-from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
+from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse, bucket_form
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.stacks import StackTable
@@ -134,7 +134,7 @@ def aggregated(
         for number, metric in enumerate(probe.metrics):
             tables.metric(number, metric)
         if returns is not None and "return" in known:
-            tables.returned(returns, values=bool(probe.return_buckets))
+            tables.returned(returns, probe.return_buckets)
     except GrammarError as error:
         return Unsupported(spec.target, error.message)
     # A uretprobe's hits are entries, and its tables count returns.
@@ -178,22 +178,47 @@ class _Tables:
                 self._add(number, "negative", [], where, _or_error(f"{value.name} < 0", value, wide))
             return
         # ``.log2`` loses the sign and puts 0 and 1 into one row, so values of 0 and below get a row each.
-        positive = no_error(f"{value.name} > 0", value, wide)
-        above = self._add(number, "spread", labels, where, positive, summed=value, log2=True)
+        above = self._above_0(number, labels, value, wide, metric.buckets or (), metric.scale, where)
         rest = self._add(number, "spread", labels, where, _at_most_0(value, wide), kept=value)
         if where is None and not self.whole:
-            self.whole = [above, rest]
+            self.whole = [*above, rest]
 
-    def returned(self, returns: ReturnType, *, values: bool) -> None:
-        """Add the built-in metrics of a return value: errors by number, and for ``values`` a histogram."""
+    def _above_0(
+        self,
+        number: int,
+        labels: Sequence[HistKey | None],
+        value: HistKey,
+        wide: bool,
+        bounds: tuple[float, ...],
+        scale: float,
+        where: str | None = None,
+    ) -> list[str]:
+        """Add the tables of a histogram's values above 0. Returns their triggers.
+
+        Linear buckets end at the last bound: a table without the value's key counts all values above it.
+        """
+        if (form := bucket_form(bounds, scale)) is None:
+            raise GrammarError("its buckets are neither powers of 2 of the value nor a few equal steps")
+        positive = no_error(f"{value.name} > 0", value, wide)
+        if not form.width:
+            return [self._add(number, "spread", labels, where, positive, summed=value, log2=True)]
+        within = no_error(f"{value.name} > 0 && {value.name} <= {form.last}", value, wide)
+        beyond = no_error(f"{value.name} > {form.last}", value, wide)
+        steps = value._replace(width=form.width)
+        return [
+            self._add(number, "spread", labels, where, within, summed=value, kept=steps, rows=form.rows),
+            self._add(number, "spread", labels, where, beyond, summed=value),
+        ]
+
+    def returned(self, returns: ReturnType, bounds: tuple[float, ...]) -> None:
+        """Add the built-in metrics of a return value: errors by number, and a histogram with ``bounds``."""
         key = self.known["return"]
         if returns.pointer:
             self._add(RETURN_ERRORS, "errors", [], f"{key.name} >= {2**64 - MAX_ERRNO}", kept=key)
             return
         few = _few(key, returns.wide)
-        if values:
-            positive = no_error(f"{key.name} > 0", key, returns.wide)
-            self._add(RETURN_VALUES, "spread", [], positive, summed=key, log2=True)
+        if bounds:
+            self._above_0(RETURN_VALUES, [], key, returns.wide, bounds, 1.0)
             self._add(RETURN_VALUES, "spread", [], few, kept=key)
         if key.signed:
             self._add(RETURN_ERRORS, "errors", [], few, kept=key)
@@ -213,8 +238,12 @@ class _Tables:
         summed: HistKey | None = None,
         kept: HistKey | None = None,
         log2: bool = False,
+        rows: int = 0,
     ) -> str:
-        """Add a table, or another use of an equal one. Returns its trigger."""
+        """Add a table, or another use of an equal one. Returns its trigger.
+
+        A table with linear buckets has ``rows`` of each label set.
+        """
         value = summed._replace(log2=True) if summed and log2 else kept
         keys = tuple(dict.fromkeys(key for key in (*labels, value) if key)) or (CPU,)
         own = [condition for condition in conditions if condition]
@@ -222,14 +251,16 @@ class _Tables:
         condition = " && ".join(f"({part})" if len(parts) > 1 else part for part in parts) or None
         same = (keys, summed.name if summed else None, condition)
         if same not in self.found:
-            rows = _rows(any(labels), "log2" if log2 else "value" if kept else "cpu", self.max_series)
-            self.found[same] = HistTable(*same, rows, (), high=summed.high if summed else "")
+            kind = "log2" if log2 else "value" if kept else "cpu"
+            size = max(_rows(any(labels), kind, self.max_series), _power_of_2(rows))
+            self.found[same] = HistTable(*same, size, (), high=summed.high if summed else "")
             if not own:
                 self.whole = [self.found[same].trigger]
         made = self.found[same]
         if use:
             places = tuple(None if label is None else keys.index(label) for label in labels)
-            feed = HistFeed(metric, use, places, keys.index(value) if value else 0)
+            nowhere = None if use == "spread" else 0
+            feed = HistFeed(metric, use, places, keys.index(value) if value else nowhere)
             self.found[same] = made._replace(feeds=(*made.feeds, feed))
         return made.trigger
 
@@ -251,8 +282,12 @@ def _rows(labelled: bool, kind: str, max_series: int) -> int:
     """
     if not labelled:
         return ROWS[kind]
-    wanted = max_series * (4 if kind == "cpu" else 16)
-    return max(MIN_ROWS, 1 << (min(wanted, MAX_ROWS) - 1).bit_length())
+    return _power_of_2(max_series * (4 if kind == "cpu" else 16))
+
+
+def _power_of_2(rows: int) -> int:
+    """Return the size of a table that has room for so many rows, or the largest."""
+    return max(MIN_ROWS, 1 << (min(rows, MAX_ROWS) - 1).bit_length())
 
 
 def _at_most_0(key: HistKey, wide: bool) -> str:

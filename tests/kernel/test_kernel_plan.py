@@ -108,6 +108,7 @@ def test_both_plans_tell_the_same(
     metrics:
       - {{histogram: {name}_bytes, value: return, labels: [tid], buckets: [0, 1, 4, 16, 256, 4096]}}
       - {{histogram: {name}_kib, value: return, scale: 0.0009765625, buckets: [0.25, 4]}}
+      - {{histogram: {name}_tens, value: return, labels: [tid], buckets: [0, 9, 19, 259]}}
       - {{counter: {name}_sum_total, value: return, scale: 512}}
       - {{counter: {name}_calls_total, labels: {{returned: return}}}}
 """

@@ -118,6 +118,8 @@ class Table:
     def shown(key: HistKey, value: int | bytes | None) -> int | bytes:
         if isinstance(value, bytes) or value is None:
             return value or b""
+        if key.width:
+            return value // key.width * key.width
         return max(0, (value - 1).bit_length()) if key.log2 else value % 2**64
 
 
@@ -130,6 +132,8 @@ METRICS = (
     Metric("histogram", "e", "h", "n", (), (0.001, 0.512, 4.096), scale=0.001),
     Metric("counter", "f_total", "h", None, (), where="n > 100"),
     Metric("histogram", "g", "h", "n", (), (2.0**53, 2.0**63, 2.0**64)),
+    Metric("histogram", "i", "h", "return", (COMM,), (-1.0, 0.0, 99.0, 199.0, 399.0)),
+    Metric("histogram", "j", "h", "n", (), (0.5, 0.7, 0.9), scale=0.1),
 )
 
 
