@@ -1,12 +1,14 @@
 """Turns readings of hist tables, which only grow, into the increases since the last reading."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kprobe_exporter.aggregate.native import code, exponential
-from kprobe_exporter.aggregate.recipes import signed_errors, thresholds
-from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES, Refused, Tally
+from kprobe_exporter.aggregate.recipes import NANOSECONDS, signed_errors, thresholds
+from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Refused, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
+from kprobe_exporter.model.pairs import PairLoss
 from kprobe_exporter.model.records import Batch, Layout
 from kprobe_exporter.model.specs import ProbeMetrics
 from kprobe_exporter.model.values import LARGEST, Value, is_error
@@ -25,14 +27,21 @@ class HistDeltas:
     def __init__(self, layout: Layout, metrics: ProbeMetrics, tables: Sequence[HistTable]) -> None:
         self._layout_id = layout.layout_id
         self._tables = [_Table(layout, metrics, table) for table in tables]
+        self._loss = PairLoss(0, 0)
 
-    def since(self, readings: Sequence[HistReading]) -> Batch:
+    def since(self, readings: Sequence[HistReading], loss: PairLoss | None = None) -> Batch:
         """Return what happened since the last reading, in the form in which a source of events reports it.
 
         Events that passed the filter are counted by the tables that see all of them. One that found its table
-        full is a loss, not an event.
+        full is a loss, not an event. ``loss`` are the events that the kernel did not join so far: these are
+        lower bounds, so the highest counts.
         """
         batch = Batch()
+        if loss is not None:
+            before, self._loss = self._loss, PairLoss(*map(max, self._loss, loss))
+            unpaired, full = (now - then for now, then in zip(self._loss, before, strict=True))
+            batch.unpaired += Counter({self._layout_id: unpaired})
+            batch.table_full += Counter({self._layout_id: full})
         passed = 0
         for table, reading in zip(self._tables, readings, strict=True):
             added, dropped = table.seen(reading)
@@ -107,10 +116,14 @@ def _feed(
 ) -> Callable[[Row], Tally | Refused | None]:
     """Return how a metric uses a row."""
     feeds, use, labels, place = feed.feeds, feed.use, feed.labels, feed.value
-    spec = None if feeds in (RETURN_VALUES, RETURN_ERRORS) else metrics.metrics[feeds]
-    bounds = thresholds(spec.buckets, spec.scale) if spec else thresholds(metrics.return_buckets, 1)
+    spec = None if feeds in (DURATIONS, RETURN_VALUES, RETURN_ERRORS) else metrics.metrics[feeds]
+    if feeds == DURATIONS:
+        bounds = thresholds(metrics.duration_buckets, NANOSECONDS)
+    else:
+        bounds = thresholds(spec.buckets, spec.scale) if spec else thresholds(metrics.return_buckets, 1)
     native = spec.native if spec else metrics.native
-    finer = exponential(spec.scale if spec else 1) if native else None
+    own_scale = NANOSECONDS if feeds == DURATIONS else 1
+    finer = exponential(spec.scale if spec else own_scale) if native else None
     log2 = place is not None and table.keys[place].log2
     step = place is not None and table.keys[place].width > 0
 

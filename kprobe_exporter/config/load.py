@@ -213,7 +213,7 @@ class _Loading:
             # The exemplars of exported calls are in the built-in histogram.
             duration_buckets=duration_buckets(model, () if written.get("export") else metrics.values()),
             limit=threshold(model.limit),
-            native=self.native and (model.aggregate != "kernel" or counts_powers_of_2(model)),
+            native=self.native and (model.aggregate != "kernel" or counts_powers_of_2(model, attached)),
             stacks=stacks_of(model, attached, report),
             outstanding=outstanding_of(model, attached, report),
             worst=worst_of(model, attached, report),

@@ -7,7 +7,15 @@ from typing import Any
 
 from kprobe_exporter.config.expressions import check_expression, labels_meant, missing_field, with_labels
 from kprobe_exporter.config.fields import LabelModel, bounds
-from kprobe_exporter.config.model import DURATION_BUCKETS, NAMED, RETURN_BUCKETS, Decode, Label, Metric
+from kprobe_exporter.config.model import (
+    DURATION_BUCKETS,
+    KERNEL_DURATION_BUCKETS,
+    NAMED,
+    RETURN_BUCKETS,
+    Decode,
+    Label,
+    Metric,
+)
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
@@ -52,7 +60,12 @@ def duration_buckets(probe: ProbeModel, metrics: Iterable[Metric] = ()) -> tuple
     if probe.duration_buckets is not None:
         return bounds(probe.duration_buckets)
     own = any(metric.kind == "histogram" and metric.value == "duration" for metric in metrics)
-    return () if own else DURATION_BUCKETS
+    return () if own else usual_durations(probe)
+
+
+def usual_durations(probe: ProbeModel) -> tuple[float, ...]:
+    """Return the bounds of durations for which none are written."""
+    return KERNEL_DURATION_BUCKETS if probe.aggregate == "kernel" else DURATION_BUCKETS
 
 
 def _is_at_most_0(passing: Node) -> bool:
@@ -174,7 +187,7 @@ class MetricBuilder:
         if self.model.buckets is not None:
             return bounds(self.model.buckets)
         if self.model.value in self.times:
-            return duration_buckets(self.probe) or DURATION_BUCKETS
+            return duration_buckets(self.probe) or usual_durations(self.probe)
         return (return_buckets(self.probe) if self.model.value == "return" else ()) or RETURN_BUCKETS
 
     def _is_native(self) -> bool:
@@ -187,7 +200,7 @@ class MetricBuilder:
         # The kernel counts by powers of two of the value, which are to be powers of two of the product.
         scale, of_powers = self.model.scale or 1.0, self.probe.aggregate == "kernel"
         fits = keeps_powers_of_2(scale) and bucket_form(self._buckets() or (), scale) == BucketForm()
-        return self.native and (fits or not of_powers)
+        return self.native and ((fits and self.model.value not in self.times) or not of_powers)
 
     def labels(self) -> Iterator[Label]:
         """Check and yield the labels."""

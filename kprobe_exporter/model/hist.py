@@ -40,7 +40,8 @@ class HistKey(NamedTuple):
     The kernel prints every number as unsigned; ``bits`` and ``signed`` say how to convert it back. A string
     has 0 bits. The key of ``log2`` is the exponent of the next power of two. The key of a ``width`` is the
     first number of a linear bucket. ``high`` names the field that holds the value's upper 32 bits, if the
-    event has it. ``offset`` is added to the kernel's number.
+    event has it. ``offset`` is added to the kernel's number. ``less`` names the field that holds the
+    value less 1, if the event has it: its linear buckets end at multiples of their width.
     """
 
     field: str
@@ -51,6 +52,7 @@ class HistKey(NamedTuple):
     high: str = ""
     width: int = 0
     offset: int = 0
+    less: str = ""
 
     def render(self) -> str:
         if self.width:

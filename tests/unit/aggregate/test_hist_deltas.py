@@ -19,8 +19,9 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.aggregation import ExponentialBucket, Tally
+from kprobe_exporter.model.aggregation import DURATIONS, ExponentialBucket, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
+from kprobe_exporter.model.pairs import PairLoss
 from kprobe_exporter.model.records import Batch, Layout, Record
 from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts, NativeValue
 from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec
@@ -91,6 +92,28 @@ def test_numbers_by_their_width(key: HistKey, raw: int, number: int) -> None:
     """A key is printed sign-extended if it is alone, else zero-extended; the width of a long is a guess."""
     made = tables(HistTable((key,), None, None, 128, (HistFeed(0, "add", (0,)),)))
     assert made.since([reading({(raw,): (1, 0)})]).tallies == [Tally(3, 0, (number,), 1, 0)]
+
+
+def test_losses_of_a_pair_are_lower_bounds_of_which_the_highest_counts() -> None:
+    made, nothing = tables(COUNTED), [reading({})]
+    batch = made.since(nothing, PairLoss(3, 1))
+    assert (batch.unpaired, batch.table_full) == (Counter({3: 3}), Counter({3: 1}))
+    batch = made.since(nothing, PairLoss(2, 1))
+    assert (batch.unpaired, batch.table_full) == (Counter(), Counter())
+    batch = made.since(nothing, PairLoss(5, 0))
+    assert (batch.unpaired, batch.table_full) == (Counter({3: 2}), Counter())
+
+
+def test_durations_go_into_the_built_in_histogram() -> None:
+    key = HistKey("duration", "duration", log2=True)
+    table = HistTable((key,), "duration", None, 128, (HistFeed(DURATIONS, "spread", (), 0),), passed=True)
+    made = HistDeltas(LAYOUT, ProbeMetrics("p", (), (), None, (1.024e-06, 4.096e-06)), [table])
+    batch = made.since([reading({(10,): (2, 2000), (11,): (1, 1025), (20,): (1, 1_000_000)})])
+    assert [(one.feeds, one.buckets, one.sum) for one in batch.tallies] == [
+        (DURATIONS, (2, 0, 0), 2000),
+        (DURATIONS, (0, 1, 0), 1025),
+        (DURATIONS, (0, 0, 1), 1_000_000),
+    ]
 
 
 class Table:

@@ -81,6 +81,41 @@ def test_a_probe(refused_probe: Refused, rest: str, expected: str) -> None:
     refused_probe(f"attach: 'kretprobe:f', {rest}", expected)
 
 
+NANOSECONDS = "the kernel's buckets are powers of 2 of nanoseconds:"
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("¦outstanding: {older_than: 1s}", "outstanding: the kernel does not tell what is open"),
+        ("¦duration_buckets: [0.001, 7]", f"duration_buckets: {NANOSECONDS} 0.001 and 7 s are not"),
+        (
+            "metrics: [{histogram: a_seconds, value: duration, ¦buckets: [1.0e-7, 1]}]",
+            f"metrics[0].buckets: {NANOSECONDS} 1e-07 and 1 s are not powers of 2,"
+            " and equal steps begin at 0, 1024 at most",
+        ),
+        (
+            "metrics: [{histogram: a_seconds, value: duration, native: ¦true}]",
+            "metrics[0].native: the kernel's buckets are powers of 2 of nanoseconds, not of seconds",
+        ),
+    ],
+)
+def test_a_call(refused_probe: Refused, rest: str, expected: str) -> None:
+    refused_probe(f"attach: 'call:f', aggregate: kernel, {rest}", expected)
+
+
+def test_a_call_that_the_kernel_joins(config: Load) -> None:
+    keys = "attach: 'call:f', returns: int, aggregate: kernel"
+    metrics = "{histogram: a_seconds, value: duration}, {counter: took_seconds_total, value: duration}"
+    [probe] = config(
+        f"global: {{native_histograms: true}}\nprobes: [{{name: p, {keys}, metrics: [{metrics}]}}]"
+    ).probes
+    assert (probe.aggregate, probe.native, probe.duration_buckets) == ("kernel", False, ())
+    bounds = probe.metrics[0].buckets or ()
+    assert (probe.metrics[0].native, bounds[0], bounds[-1]) == (False, 1.024e-06, 17.179869184)
+    assert config(f"probes: [{{name: p, {keys}}}]").probes[0].duration_buckets == bounds
+
+
 @pytest.mark.parametrize(
     ("rest", "where", "compared"),
     [
