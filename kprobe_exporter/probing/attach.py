@@ -14,7 +14,7 @@ from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, ProbePlan, cannot_share
 from kprobe_exporter.plan.joined import Ways
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.pair_triggers import PairTriggers
+from kprobe_exporter.tracefs.pair_triggers import PairTriggers, pairs_of
 from kprobe_exporter.tracefs.probes import Installed, install
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,10 @@ def settle(
     def put(spec: ProbeSpec, beside: list[ProbeSpec]) -> Installed:
         if shared := cannot_share(spec, beside):
             raise ProbeRefused(shared)
-        installed = install(instance, spec, taken)
+        where = instance
+        if spec.role in ("begin", "end") and spec.plan == "kernel" and spec.verb == "e":
+            where = pairs_of(instance)  # an eprobe fires only in the instance that enabled it first (6.1)
+        installed = install(where, spec, taken)
         if spec.plan == "events" and (why := unreadable(installed)):
             taken.difference_update(_take_away([installed]))
             raise ProbeRefused(sentence(why))

@@ -200,6 +200,7 @@ class Instance:
         if self.pairs is None:
             files, made = self.files, Instance(self.files, f"{self.name}{OF_PAIRS}", None, self.removal)
             files.mkdir(made.path)
+            made.group = self.group
             self.pairs = made
         return self.pairs
 

@@ -25,6 +25,14 @@ READ_SHARE = 100
 TOTALS = re.compile(rb"\nTotals:\n    Hits: (\d{1,20})\n    Entries: (\d{1,20})\n    Dropped: (\d{1,20})\n")
 
 
+def pairs_of(instance: Instance) -> Instance:
+    """Return the instance in which the kernel joins events. Raises ProbeRefused."""
+    try:
+        return instance.open_pairs()
+    except OSError as error:
+        raise ProbeRefused(f"the instance for pairs cannot be made: {error.strerror}.") from None
+
+
 class PairTriggers:
     """The triggers of one pair. The first event's keeps its time and fields, and the last event's takes them.
 
@@ -33,10 +41,7 @@ class PairTriggers:
     """
 
     def __init__(self, instance: Instance, pair: KernelPair, begin: Installed, end: Installed) -> None:
-        try:
-            self.instance = instance.open_pairs()
-        except OSError as error:
-            raise ProbeRefused(f"the instance for pairs cannot be made: {error.strerror}.") from None
+        self.instance = pairs_of(instance)
         self._files = instance.files
         self._pair = pair
         self._begin, self._end = begin, end
