@@ -36,7 +36,10 @@ PLAN = "kernel" if has(HIST) else "events"
 def counted(agent: AgentProcess, **expected: int) -> Metrics:
     """Wait until each probe has counted so many durations; return a scrape."""
     name = "kprobe_duration_seconds_count"
-    eventually(lambda: all(agent.scrape().value(name, probe=one) >= n for one, n in expected.items()))
+    # Each scrape makes the kernel sort all tables, which takes an emulated processor a while.
+    eventually(
+        lambda: all(agent.scrape().value(name, probe=one) >= n for one, n in expected.items()), pause=1
+    )
     return agent.scrape()
 
 
@@ -150,7 +153,7 @@ def test_a_first_event_without_an_end_is_unpaired(start_agent: StartAgent, other
     assert metrics.value("kprobe_duration_seconds_count", probe="pair") == 1
     assert metrics.value("kprobe_exporter_events_total", probe="pair") == 1
     # Of eight, since one may still end. The table of open calls is not read at each scrape.
-    eventually(lambda: lost(agent) == {"unpaired": 7})
+    eventually(lambda: lost(agent) == {"unpaired": 7}, pause=1)
 
 
 @pytest.mark.needs(HIST)
@@ -176,7 +179,7 @@ def test_a_full_table_is_told(start_agent: StartAgent, monkeypatch: pytest.Monke
     def told() -> float:
         return joined() + agent.scrape().value("kprobe_exporter_events_lost_total", reason="table_full")
 
-    eventually(lambda: told() - before >= 300)
+    eventually(lambda: told() - before >= 300, pause=1)
     assert joined() - before <= 128
     assert agent.scrape().value("kprobe_hits_total", probe="pair") >= 300
 
