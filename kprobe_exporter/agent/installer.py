@@ -146,6 +146,8 @@ class Installer:
         if probe.attached is None:
             probe.fail(probe.reason, unexpected=REPLACED in probe.reason)
             return
+        if probe.plan.probe.aggregate == "kernel" and probe.attached.spec.plan == "events":
+            log.info("the probe '%s': %s", probe.name, probe.attached.spec.because)
         for target in {part.spec.target for part in probe.attached.parts}:
             if why := self._resolver.never_fires(parse_target(target)):
                 log.warning("the probe '%s': %s", probe.name, why)

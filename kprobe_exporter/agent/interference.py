@@ -77,6 +77,9 @@ REPAIRS, WITHIN = 3, 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 """Seconds before a probe that was left alone or not installed is tried again. They double each time."""
 
+RENEWED = 600.0
+"""Seconds between two renewals of a pair whose table of open calls is full: the kernel never frees a row."""
+
 RECOVERED = 1200.0
 """Seconds without a fault of the probe after which its pauses start again from FIRST_PAUSE."""
 
@@ -131,6 +134,7 @@ class Interference:
         self._turn = 0
         self._loaded: set[str] = set()
         self._histories: dict[str, _History] = {}
+        self._renewed: dict[str, float] = {}
 
     def look(self, probes: Sequence[ProbeState], own: Sequence[Installed], now: float) -> list[Repair]:
         """Return the repairs of the interference until ``now``, in seconds of a monotonic clock.
@@ -153,6 +157,7 @@ class Interference:
         if self._instance_is_well():
             repairs += self._waiting(probes, now)
             repairs += self._modules_of(probes)
+            repairs += self._full(probes, now)
             for name, part in self._next(probes):
                 if all(repair.probe != name for repair in repairs):
                     repairs += self._examine(name, part, now)
@@ -272,6 +277,17 @@ class Interference:
                 if was_gone and there and part.spec.file == "dynamic_events" and probe.state == "up":
                     yield Repair(probe.name, "replace")
                     break
+
+    def _full(self, probes: Iterable[ProbeState], now: float) -> Iterator[Repair]:
+        """Yield renewals of pairs whose table of open calls is full, so that new keys have room again."""
+        for probe in probes:
+            pair = probe.attached.pair if probe.attached is not None and probe.state == "up" else None
+            if pair is None or not pair.is_full:
+                continue
+            if now - self._renewed.get(probe.name, -RENEWED) >= RENEWED:
+                self._renewed[probe.name] = now
+                log.info("the probe '%s': its table of open calls is full, and begins anew", probe.name)
+                yield Repair(probe.name, "replace")
 
     def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:
         """Note whether the fault holds; log its begin and end, the end of REPAIRED ones at debug level."""

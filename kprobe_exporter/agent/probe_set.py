@@ -3,10 +3,11 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kprobe_exporter.agent.audit import SwitchLosses
@@ -20,10 +21,12 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.records import Batch, Loss
 from kprobe_exporter.model.snapshot import KernelCounts
 from kprobe_exporter.model.specs import ProbeSpec
+from kprobe_exporter.plan import JoinedSpec
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.tracefs.definitions import delete
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.pair_triggers import PairTriggers
 from kprobe_exporter.tracefs.poller import Poller, counted_by_trigger, read_counts
 from kprobe_exporter.tracefs.probes import Installed
 from kprobe_exporter.tracefs.profile import PROFILED, profile_counts
@@ -47,6 +50,7 @@ class _Now(NamedTuple):
 
     probes: tuple[ProbeState, ...] = ()
     parts: tuple[Installed, ...] = ()
+    pairs: Mapping[int, PairTriggers] = MappingProxyType({})
     epoch: int = 0
 
 
@@ -195,7 +199,7 @@ class ProbeSet:
             count_hits=not attached.counted_by_kernel,
             residual_filter=attached.residual_filter,
             tables=attached.tables,
-            joined=attached.joined is not None,
+            joined=isinstance(attached.spec, JoinedSpec),
         )
         self._stacks.attach(attached)
         note = self._identities.note(attached.layout, probe.plan.metrics.attributes)
@@ -215,13 +219,14 @@ class ProbeSet:
     def _publish(self, probes: tuple[ProbeState, ...]) -> None:
         attached = [one for probe in probes for one in probe.attachments]
         parts = tuple(part for one in attached for part in one.parts)
-        self._now = _Now(probes, parts, self._aggregator.epoch)
+        pairs = {one.layout.layout_id: one.pair for one in attached if one.pair is not None}
+        self._now = _Now(probes, parts, pairs, self._aggregator.epoch)
 
     def _counts(self) -> KernelCounts:
         """Read the kernel's counts, in the poller's thread."""
         now = self._now
         recorded = self._aggregator.recorded(counted_by_trigger(now.parts))
-        return replace(read_counts(self._instance, now.parts), epoch=now.epoch, recorded=recorded)
+        return replace(read_counts(self._instance, now.parts, now.pairs), epoch=now.epoch, recorded=recorded)
 
 
 def prune(

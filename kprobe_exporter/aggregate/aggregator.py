@@ -340,7 +340,7 @@ class Aggregator:
             attached = self._attached.copy()
         for layout_id, readings in counts.tables.items():
             if layout_id in attached:
-                self.consume(attached[layout_id].deltas.since(readings))
+                self.consume(attached[layout_id].deltas.since(readings, counts.pairs.get(layout_id)))
 
     def copy(self) -> Numbers:
         """Return a copy of all numbers at this moment."""

@@ -1,12 +1,14 @@
 """Turns readings of hist tables, which only grow, into the increases since the last reading."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kprobe_exporter.aggregate.native import code, exponential
-from kprobe_exporter.aggregate.recipes import signed_errors, thresholds
-from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES, Refused, Tally
+from kprobe_exporter.aggregate.recipes import NANOSECONDS, signed_errors, thresholds
+from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Refused, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
+from kprobe_exporter.model.pairs import PairLoss
 from kprobe_exporter.model.records import Batch, Layout
 from kprobe_exporter.model.specs import ProbeMetrics
 from kprobe_exporter.model.values import LARGEST, Value, is_error
@@ -25,14 +27,21 @@ class HistDeltas:
     def __init__(self, layout: Layout, metrics: ProbeMetrics, tables: Sequence[HistTable]) -> None:
         self._layout_id = layout.layout_id
         self._tables = [_Table(layout, metrics, table) for table in tables]
+        self._loss = PairLoss(0, 0)
 
-    def since(self, readings: Sequence[HistReading]) -> Batch:
+    def since(self, readings: Sequence[HistReading], loss: PairLoss | None = None) -> Batch:
         """Return what happened since the last reading, in the form in which a source of events reports it.
 
         Events that passed the filter are counted by the tables that see all of them. One that found its table
-        full is a loss, not an event.
+        full is a loss, not an event. ``loss`` are the events that the kernel did not join so far: these are
+        lower bounds, so the highest counts.
         """
         batch = Batch()
+        if loss is not None:
+            before, self._loss = self._loss, PairLoss(*map(max, self._loss, loss))
+            unpaired, full = (now - then for now, then in zip(self._loss, before, strict=True))
+            batch.unpaired += Counter({self._layout_id: unpaired})
+            batch.table_full += Counter({self._layout_id: full})
         passed = 0
         for table, reading in zip(self._tables, readings, strict=True):
             added, dropped = table.seen(reading)
@@ -83,17 +92,21 @@ class _Table:
 
 
 def _reader(layout: Layout, key: HistKey) -> Callable[[int | bytes], Value]:
-    """Return the reader of a key: the kernel prints a number's bits, extended with zeros or the sign."""
+    """Return the reader of a key: the kernel prints a number's bits, extended with zeros or the sign.
+
+    A linear bucket is read as its last number.
+    """
     if key.log2 or not key.bits:
         return lambda raw: raw
     mask, sign = (1 << key.bits) - 1, 1 << (key.bits - 1)
     returns = layout.returns if key.field == "return" else None
     normal = signed_errors(returns.wrap if returns else 0)
+    last = key.offset + max(0, key.width - 1)
 
     def read(raw: int | bytes) -> Value:
         assert isinstance(raw, int)
         number = raw & mask
-        return normal(number - (sign << 1) if key.signed and number & sign else number)
+        return normal((number - (sign << 1) if key.signed and number & sign else number) + last)
 
     return read
 
@@ -103,17 +116,23 @@ def _feed(
 ) -> Callable[[Row], Tally | Refused | None]:
     """Return how a metric uses a row."""
     feeds, use, labels, place = feed.feeds, feed.use, feed.labels, feed.value
-    spec = None if feeds in (RETURN_VALUES, RETURN_ERRORS) else metrics.metrics[feeds]
-    bounds = thresholds(spec.buckets, spec.scale) if spec else thresholds(metrics.return_buckets, 1)
+    spec = None if feeds in (DURATIONS, RETURN_VALUES, RETURN_ERRORS) else metrics.metrics[feeds]
+    if feeds == DURATIONS:
+        bounds = thresholds(metrics.duration_buckets, NANOSECONDS)
+    else:
+        bounds = thresholds(spec.buckets, spec.scale) if spec else thresholds(metrics.return_buckets, 1)
     native = spec.native if spec else metrics.native
-    finer = exponential(spec.scale if spec else 1) if native else None
-    log2 = table.keys[place].log2
+    own_scale = NANOSECONDS if feeds == DURATIONS else 1
+    finer = exponential(spec.scale if spec else own_scale) if native else None
+    log2 = place is not None and table.keys[place].log2
+    step = place is not None and table.keys[place].width > 0
 
     def increase(row: Row) -> Tally | Refused | None:
         values, hits, total = row
         if use == "negative":
             return Refused(layout_id, feeds, negative=hits, unreadable=0)
-        value, key = values[place], tuple([None if label is None else values[label] for label in labels])
+        value = LARGEST if place is None else values[place]
+        key = tuple([None if label is None else values[label] for label in labels])
         if use == "errors":
             return Tally(layout_id, feeds, (value,), hits, 0) if is_error(value) else None
         if use == "add":
@@ -122,7 +141,8 @@ def _feed(
         if not log2 and spec is None and value < 0:
             return None
         # All values in (2^(k-1), 2^k] fall into one bucket; 0.75 * 2^k does so without rounding.
-        place_of, total = (0.75 * 2.0**value, total) if log2 else (value, value * hits)
+        summed = log2 or step or place is None
+        place_of, total = 0.75 * 2.0**value if log2 else value, total if summed else value * hits
         bucket = finer.bucket(code(finer, min(1 << value, LARGEST) if log2 else value)) if finer else None
         if bucket and log2:
             bucket = bucket._replace(step=-(-bucket.step >> bucket.schema), schema=0)

@@ -1,10 +1,13 @@
-"""Checks for `aggregate: kernel`: hist triggers aggregate only by numbers, and in powers of two."""
+"""Checks for `aggregate: kernel`: hist triggers aggregate only by numbers, in powers of 2 or equal steps."""
 
-from fractions import Fraction
-from math import floor
-
-from kprobe_exporter.config.metrics import is_fact, keeps_powers_of_2, labels_of, return_buckets
-from kprobe_exporter.config.model import Metric
+from kprobe_exporter.config.metrics import (
+    duration_buckets,
+    is_fact,
+    keeps_powers_of_2,
+    labels_of,
+    return_buckets,
+)
+from kprobe_exporter.config.model import Attach, Metric
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
 from kprobe_exporter.config.wording import listed, quote
@@ -13,9 +16,12 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.evaluate import COMPUTED
 from kprobe_exporter.grammar.formula import as_filter
 from kprobe_exporter.grammar.lexis import NAME
+from kprobe_exporter.model.hist import MAX_LINEAR, BucketForm, bucket_form
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.specs import BY_THREAD, OF_PROGRAM
-from kprobe_exporter.model.values import unscaled
+from kprobe_exporter.model.values import decimal
+
+SECOND = 10**9  # nanoseconds, the unit of durations
 
 MOST_LABELS = 2
 """TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3 keys, and a histogram's value is one of them."""
@@ -31,8 +37,13 @@ EVENTS = "leave `aggregate` out to have it"
 
 def refuse_probe(probe: ProbeModel, alternatives: Alternatives, report: Report) -> None:
     """Refuse the settings of a probe, except for its metrics, that hist triggers do not support."""
-    if joined := [str(one.attach.target) for one in alternatives if one.attach.target.is_joined]:
-        report(("aggregate",), f"{listed(joined)} is two events, which the agent joins: {EVENTS}")
+    for one in alternatives:
+        if one.attach.target.is_joined and (why := _not_joined(one.attach)):
+            report(("aggregate",), f"{why}, so the agent joins {one.attach.target}: {EVENTS}")
+    if probe.outstanding is not None:
+        report(("outstanding",), f"the kernel does not tell what is open where it aggregates: {EVENTS}")
+    if probe.duration_buckets is not None:
+        _refuse_buckets(duration_buckets(probe), 1 / SECOND, "duration_buckets", report, offset=1)
     if probe.stack:
         report(("stack",), f"the kernel keeps no stacks where it aggregates: {EVENTS}")
     if probe.stacks is not None and any(one.attach.filter for one in alternatives):
@@ -41,6 +52,29 @@ def refuse_probe(probe: ProbeModel, alternatives: Alternatives, report: Report) 
         report(("stacks", "user"), f"the kernel counts no stacks of programs where it aggregates: {EVENTS}")
     if any(one.attach.returns and one.attach.returns.fetch for one in alternatives):
         _refuse_buckets(return_buckets(probe), 1.0, "return_buckets", report)
+
+
+def _not_joined(attach: Attach) -> str | None:
+    """Return why the kernel does not join a call or a pair, None if it does."""
+    if any(one.target.kind.in_file for one in attach.single):
+        return "a stack pointer of a program is not unique in the kernel's table"
+    if attach.again:
+        return "the kernel does not join an event with the next one of it"
+    if attach.through:
+        return "the kernel keeps no times between two events"
+    if len(attach.begins) > 1:
+        return "the kernel would count twice what two events begin"
+    return None
+
+
+def counts_powers_of_2(probe: ProbeModel, alternatives: Alternatives) -> bool:
+    """Return whether the kernel counts by powers of two of what is shown, as a native histogram needs them.
+
+    Those of a duration are of nanoseconds, and seconds are shown.
+    """
+    if any(one.attach.target.is_joined for one in alternatives):
+        return False
+    return bucket_form(return_buckets(probe), 1.0) == BucketForm()
 
 
 def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives, report: Report) -> None:
@@ -52,11 +86,7 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
         report(("value",), sentence)
     elif metric.value not in (None, "duration") and (why := _no_key(metric.value, alternatives)):
         report(("value",), why)
-    if metric.value != "duration":  # refuse_probe or the metric's own check refuses it
-        _refuse_buckets(metric.buckets or (), metric.scale, "buckets", report)
-    if metric.native and not keeps_powers_of_2(metric.scale):
-        sentence = "the kernel's buckets are powers of 2 of the value, a native histogram's of the product"
-        report(("native",), f"{sentence}: let scale be a power of 2, or {EVENTS}")
+    _refuse_histogram(metric, report)
     if len(metric.labels) > MOST_LABELS:
         report(("labels",), f"the kernel aggregates by {MOST_LABELS} labels at most: {EVENTS}")
     for _, label_model, _, path in labels_of(model):
@@ -66,6 +96,22 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
         if label.decode and label.decode[0].name in {*BY_THREAD, OF_PROGRAM}:
             report(("labels",), f"the kernel does not aggregate by {label.decode[0].name}: {EVENTS}")
     _refuse_where(metric, alternatives, report)
+
+
+def _refuse_histogram(metric: Metric, report: Report) -> None:
+    """Refuse bounds that the kernel does not have, and a native histogram of other bounds than it needs."""
+    if metric.value != "duration":
+        _refuse_buckets(metric.buckets or (), metric.scale, "buckets", report)
+    else:
+        scale = float(decimal(metric.scale) / SECOND)
+        _refuse_buckets(metric.buckets or (), scale, "buckets", report, offset=1)
+    if metric.native and metric.value == "duration":
+        report(("native",), f"the kernel's buckets are powers of 2 of nanoseconds, not of seconds: {EVENTS}")
+    elif metric.native and not keeps_powers_of_2(metric.scale):
+        sentence = "the kernel's buckets are powers of 2 of the value, a native histogram's of the product"
+        report(("native",), f"{sentence}: let scale be a power of 2, or {EVENTS}")
+    elif metric.native and bucket_form(metric.buckets or (), metric.scale) != BucketForm():
+        report(("native",), f"a native histogram needs powers of 2: write these buckets, or {EVENTS}")
 
 
 def _no_key(field: str, alternatives: Alternatives) -> str | None:
@@ -112,7 +158,7 @@ def _refuse_where(metric: Metric, alternatives: Alternatives, report: Report) ->
             why = f"{quote(part.name)} is null in an alternative, and the kernel has to compare it: {EVENTS}"
         elif any(one.fields.get(part.name) is COMPUTED for one in alternatives):
             why = f"the kernel computes nothing where it aggregates: {EVENTS}"
-        elif isinstance(part.value, float):
+        elif isinstance(part.value, float) and part.name != "duration":
             why = f"the kernel compares no fractions where it aggregates: {EVENTS}"
         elif part.name == "return" and guessed:
             why = "the kernel compares the whole register: say that it `returns` int, ssize_t or the like"
@@ -121,19 +167,21 @@ def _refuse_where(metric: Metric, alternatives: Alternatives, report: Report) ->
         report(("where",), why, column=part.column)
 
 
-def _refuse_buckets(bounds: tuple[float, ...], scale: float, key: str, report: Report) -> None:
-    """Refuse bounds above 0 that, divided by ``scale``, are not 1, 2, 4 or a further power of two.
+def _refuse_buckets(
+    bounds: tuple[float, ...], scale: float, key: str, report: Report, offset: int = 0
+) -> None:
+    """Refuse bounds above 0 that, divided by ``scale``, are neither powers of two nor a few equal steps.
 
     Bounds up to 0 are exact, because each value up to 0 is counted separately.
     """
-    raw = {bound: unscaled(bound, scale) for bound in bounds if bound > 0}
-    wrong = [f"{bound:g}" for bound, value in raw.items() if not _is_power_of_2(value)]
-    if wrong:
-        several = "are not powers" if len(wrong) > 1 else "is not a power"
-        shown = listed(wrong[:3]).replace(" or ", " and ") + (" and others" if len(wrong) > 3 else "")
-        report((key,), f"the kernel's buckets are powers of 2 of the value: {shown} {several} of 2")
-
-
-def _is_power_of_2(value: Fraction) -> bool:
-    """Whether the whole numbers up to it end at 1, 2, 4 or a further power of two."""
-    return floor(value).bit_count() == 1
+    if bucket_form(bounds, scale, offset) is not None:
+        return
+    wrong = [f"{bound:g}" for bound in bounds if bound > 0 and bucket_form((bound,), scale) != BucketForm()]
+    several = "are not powers" if len(wrong) > 1 else "is not a power"
+    shown = listed(wrong[:3]).replace(" or ", " and ") + (" and others" if len(wrong) > 3 else "")
+    sentence = f"the kernel's buckets are powers of 2 of the value: {shown} {several} of 2"
+    if offset:
+        sentence = f"the kernel's buckets are powers of 2 of nanoseconds: {shown} s {several} of 2"
+        report((key,), f"{sentence}, and equal steps begin at 0, {MAX_LINEAR} at most")
+    else:
+        report((key,), f"{sentence}, and equal steps end one below a multiple, {MAX_LINEAR} at most")

@@ -26,7 +26,7 @@ from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.expressions import with_lets
 from kprobe_exporter.config.fields import Decoders, threshold
 from kprobe_exporter.config.files import Unusable, expand, read
-from kprobe_exporter.config.kernel_aggregation import refuse_metric, refuse_probe
+from kprobe_exporter.config.kernel_aggregation import counts_powers_of_2, refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import MetricBuilder, duration_buckets, return_buckets
 from kprobe_exporter.config.model import MAXACTIVE, Config, Export, LinesExport, Metric, Otlp, Probe, Settings
 from kprobe_exporter.config.names import MetricNames, wrong_with_space
@@ -213,7 +213,7 @@ class _Loading:
             # The exemplars of exported calls are in the built-in histogram.
             duration_buckets=duration_buckets(model, () if written.get("export") else metrics.values()),
             limit=threshold(model.limit),
-            native=self.native,
+            native=self.native and (model.aggregate != "kernel" or counts_powers_of_2(model, attached)),
             stacks=stacks_of(model, attached, report),
             outstanding=outstanding_of(model, attached, report),
             worst=worst_of(model, attached, report),

@@ -7,7 +7,15 @@ from typing import Any
 
 from kprobe_exporter.config.expressions import check_expression, labels_meant, missing_field, with_labels
 from kprobe_exporter.config.fields import LabelModel, bounds
-from kprobe_exporter.config.model import DURATION_BUCKETS, NAMED, RETURN_BUCKETS, Decode, Label, Metric
+from kprobe_exporter.config.model import (
+    DURATION_BUCKETS,
+    KERNEL_DURATION_BUCKETS,
+    NAMED,
+    RETURN_BUCKETS,
+    Decode,
+    Label,
+    Metric,
+)
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
@@ -17,6 +25,7 @@ from kprobe_exporter.grammar.evaluate import COMPUTED, FLOAT
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.formula import Comparison, Node, Operation
 from kprobe_exporter.grammar.lexis import NAME
+from kprobe_exporter.model.hist import BucketForm, bucket_form
 from kprobe_exporter.model.specs import BY_THREAD, OF_EXIT, OF_PROCESS, OF_PROGRAM, UNBOUNDED
 
 UNBOUNDED_LABEL = (
@@ -55,7 +64,12 @@ def duration_buckets(probe: ProbeModel, metrics: Iterable[Metric] = ()) -> tuple
     if probe.duration_buckets is not None:
         return bounds(probe.duration_buckets)
     own = any(metric.kind == "histogram" and metric.value == "duration" for metric in metrics)
-    return () if own else DURATION_BUCKETS
+    return () if own else usual_durations(probe)
+
+
+def usual_durations(probe: ProbeModel) -> tuple[float, ...]:
+    """Return the bounds of durations for which none are written."""
+    return KERNEL_DURATION_BUCKETS if probe.aggregate == "kernel" else DURATION_BUCKETS
 
 
 def _is_at_most_0(passing: Node) -> bool:
@@ -178,7 +192,7 @@ class MetricBuilder:
         if self.model.buckets is not None:
             return bounds(self.model.buckets)
         if self.model.value in self.times:
-            return duration_buckets(self.probe) or DURATION_BUCKETS
+            return duration_buckets(self.probe) or usual_durations(self.probe)
         return (return_buckets(self.probe) if self.model.value == "return" else ()) or RETURN_BUCKETS
 
     def _is_native(self) -> bool:
@@ -189,8 +203,9 @@ class MetricBuilder:
         if self.model.native is not None:
             return self.model.native
         # The kernel counts by powers of two of the value, which are to be powers of two of the product.
-        fits = self.probe.aggregate != "kernel" or keeps_powers_of_2(self.model.scale or 1.0)
-        return self.native and fits
+        scale, of_powers = self.model.scale or 1.0, self.probe.aggregate == "kernel"
+        fits = keeps_powers_of_2(scale) and bucket_form(self._buckets() or (), scale) == BucketForm()
+        return self.native and ((fits and self.model.value not in self.times) or not of_powers)
 
     def labels(self) -> Iterator[Label]:
         """Check and yield the labels."""

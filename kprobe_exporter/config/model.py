@@ -22,6 +22,9 @@ RETURN_BUCKETS = tuple(float(4**k) for k in range(11))
 # Those of the built-in histogram of durations are the powers of 4 from 1 µs to 4^12 µs (17 s), in seconds.
 DURATION_BUCKETS = tuple(4**k / 1_000_000 for k in range(13))
 
+# Where the kernel aggregates, they are the powers of 4 from 2^10 to 2^34 ns: 1.024 µs to 17.2 s.
+KERNEL_DURATION_BUCKETS = tuple(4**k * 1024 / 1_000_000_000 for k in range(13))
+
 # These share the namespace of the probes' metrics, which therefore may not use their names. The kind
 # determines which further names, such as those with _bucket, each of them takes.
 BUILT_IN_METRICS: Mapping[str, MetricKind] = {

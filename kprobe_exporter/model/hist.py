@@ -1,15 +1,47 @@
 """Hist triggers: their keys, the metrics that their rows feed, and their tables as read. Frozen values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import floor, gcd
 from typing import Literal, NamedTuple, TypeAlias
+
+from kprobe_exporter.model.values import unscaled
+
+MAX_LINEAR = 1024
+"""Linear buckets of one label set. The kernel gives a row to each that has a value."""
+
+
+class BucketForm(NamedTuple):
+    """The rows by which the kernel counts values above 0: powers of two, or steps of one ``width``.
+
+    ``last`` is the greatest value with a bound, and ``rows`` the number of rows up to there.
+    """
+
+    width: int = 0
+    last: int = 0
+    rows: int = 0
+
+
+def bucket_form(bounds: Iterable[float], scale: float, offset: int = 0) -> BucketForm | None:
+    """Return the rows that end at each bound above 0, divided by ``scale``; None if the kernel has none.
+
+    A linear bucket of the kernel ends one below a multiple of its width. ``offset`` is added to its number.
+    """
+    ends = [floor(unscaled(bound, scale)) for bound in bounds if bound > 0]
+    if all(end.bit_count() == 1 for end in ends):
+        return BucketForm()
+    width, last = gcd(*(end + 1 - offset for end in ends)), max(ends)
+    rows = (last + 1 - offset) // width if width else 0
+    return BucketForm(width, last, rows) if 0 < rows <= MAX_LINEAR and last < 1 << 63 else None
 
 
 class HistKey(NamedTuple):
     """One key of a hist trigger: ``name`` in the kernel's event, ``field`` in our records.
 
     The kernel prints every number as unsigned; ``bits`` and ``signed`` say how to convert it back. A string
-    has 0 bits. If ``log2``, the key is the exponent of the next power of two, not the value. ``high`` names
-    the field that holds the value's upper 32 bits, if the event has it.
+    has 0 bits. The key of ``log2`` is the exponent of the next power of two. The key of a ``width`` is the
+    first number of a linear bucket. ``high`` names the field that holds the value's upper 32 bits, if the
+    event has it. ``offset`` is added to the kernel's number. ``less`` names the field that holds the
+    value less 1, if the event has it: its linear buckets end at multiples of their width.
     """
 
     field: str
@@ -18,9 +50,21 @@ class HistKey(NamedTuple):
     signed: bool = False
     log2: bool = False
     high: str = ""
+    width: int = 0
+    offset: int = 0
+    less: str = ""
 
     def render(self) -> str:
+        if self.width:
+            return f"{self.name}.buckets={self.width}"
         return f"{self.name}.log2" if self.log2 else self.name
+
+
+class HistEvent(NamedTuple):
+    """The ``keys`` of an event that hist triggers may use, and the ``condition`` of every trigger on it."""
+
+    keys: tuple[HistKey, ...] = ()
+    condition: str | None = None
 
 
 HistUse: TypeAlias = Literal["add", "spread", "errors", "negative"]
@@ -32,13 +76,13 @@ class HistFeed(NamedTuple):
     """How one metric uses the rows of a table.
 
     ``feeds`` is the metric, as in `aggregation.Group`. ``labels`` and ``value`` are indexes into the table's
-    keys; None for a label whose field the event lacks.
+    keys; None for a label whose field the event lacks, and for values that are above all bounds.
     """
 
     feeds: int
     use: HistUse
     labels: tuple[int | None, ...] = ()
-    value: int = 0
+    value: int | None = 0
 
 
 class HistTable(NamedTuple):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.hist import HistReading
+from kprobe_exporter.model.pairs import PairLoss
 
 MAX_EXEMPLAR = 128
 """Characters of an exemplar's labels, names and values together (the specification of OpenMetrics 1.0)."""
@@ -19,7 +20,8 @@ class KernelCounts:
     reason, summed over all CPUs of our instance. ``buffer_bytes`` wait in the ring buffers. ``tables`` are
     by the id of the probe's layout, in the order of its specification. ``epoch`` is the aggregator's epoch
     at the time when the list of events to read was made. ``recorded`` are the recorded events that had been
-    read before ``hits`` were, of the probes that a hist trigger counts: these have no fewer hits.
+    read before ``hits`` were, of the probes that a hist trigger counts: these have no fewer hits. ``pairs``
+    are the losses of pairs that the kernel joins, by the joined layout's id.
     """
 
     hits: Mapping[str, int] = field(default_factory=dict)
@@ -29,6 +31,7 @@ class KernelCounts:
     tables: Mapping[int, tuple[HistReading, ...]] = field(default_factory=dict)
     epoch: int = 0
     recorded: Mapping[str, int] = field(default_factory=dict)
+    pairs: Mapping[int, PairLoss] = field(default_factory=dict)
 
 
 class Exemplar(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.hist import HistTable
+from kprobe_exporter.model.hist import HistEvent, HistTable
 from kprobe_exporter.model.records import Layout, Outstanding
 from kprobe_exporter.model.stacks import StackTable
 from kprobe_exporter.model.values import ReturnType, Value
@@ -37,13 +37,15 @@ class ProbeSpec:
     tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of the plan
     ``kernel``, each with the filter in its own condition; ``tables_count_hits`` if there is none, so that
     they see each hit, but for a uretprobe, whose hits are entries. ``stack_table`` is the hist trigger that
-    counts its stacks, with any plan. ``role`` is the event's part in a call or a pair; events with ``end``
-    are not hits, nor are ``own`` events, which the agent itself needs. ``inode`` is the device and inode
+    counts its stacks, with any plan. ``role`` is the event's part in a call or a pair. Events with ``end``
+    are not hits, nor are ``own`` events, which the agent itself needs. The kernel makes the event of ``sum``
+    of a pair that it joins. ``inode`` is the device and inode
     number of the program for which a place in a file was planned. ``more`` are the bodies of further
     definitions of the same event, for a USDT probe at several places. ``sample`` is a further filter, which
     keeps the events of some threads only; ``residual_sample`` is it for the agent, as of a static tracepoint
     the kernel also lets the events of other probes through. ``help`` is what the alternative says of itself.
     ``note`` is the part of ``because`` that says what was found here under the name as written.
+    ``hist_event`` is the part of its event that hist triggers may use, of the plan ``kernel``.
     """
 
     probe: str
@@ -64,13 +66,14 @@ class ProbeSpec:
     tables: tuple[HistTable, ...] = ()
     tables_count_hits: bool = False
     stack_table: StackTable | None = None
-    role: Literal["whole", "begin", "end", "own"] = "whole"
+    role: Literal["whole", "begin", "end", "sum", "own"] = "whole"
     inode: tuple[int, int] | None = None
     more: tuple[str, ...] = ()
     sample: str | None = None
     residual_sample: Where | None = None
     help: str = ""
     note: str = ""
+    hist_event: HistEvent | None = None
 
     @property
     def kernel_filter(self) -> str | None:

@@ -9,6 +9,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.condition import Computed, decided_by, fields_of
+from kprobe_exporter.model.pairs import KernelPair
 from kprobe_exporter.model.records import COMMON, PLACES, PREVIOUS, STACK_POINTER, Join, Layout, Outstanding
 from kprobe_exporter.model.specs import Plan, ProbeSpec, Unsupported
 from kprobe_exporter.model.values import Arg
@@ -18,6 +19,9 @@ MEASURED = "the time between its two events is measured"
 
 OF_THREAD = {short: name for name, short in COMMON.items()}
 """The short names that may also be fields of an event, and those that mean the thread."""
+
+Single = Callable[[Probe, Attach, set[str]], list[ProbeSpec | Unsupported]]
+"""Plans one event: returns what to try, in order."""
 
 Ways = tuple[ProbeSpec | Unsupported, ...]
 """The alternatives for one event, in the order in which they are tried."""
@@ -30,6 +34,7 @@ class JoinedSpec:
     ``ways`` holds the alternatives of each begin event, of each event in between, and of the end event.
     ``through`` are the fields with the times of those in between. The agent evaluates ``residual_filter``
     when it has both events. ``again``: there is one event, and each is joined with the one before it.
+    With ``pair`` the kernel joins them.
     """
 
     probe: str
@@ -49,11 +54,12 @@ class JoinedSpec:
     help: str = ""
     absent: frozenset[str] = frozenset()
     computed: tuple[Computed, ...] = ()
+    pair: KernelPair | None = None
 
     def settled(self, chosen: Iterable[ProbeSpec]) -> "JoinedSpec":
         """Return it with what is to be said of the events as they are attached, each sentence once."""
         notes = dict.fromkeys(spec.note for spec in chosen if spec.note)
-        return replace(self, because="; ".join([MEASURED, *notes]))
+        return replace(self, because="; ".join([self.because, *notes]))
 
     def join(self, layouts: Sequence[Layout]) -> Join:
         """Return how the installed events are joined. ``layouts`` are in the order of ``ways``."""
@@ -94,7 +100,8 @@ def joined_spec(
     attach: Attach,
     wanted: set[str],
     layout_ids: Iterator[int],
-    single: Callable[[Probe, Attach, set[str]], list[ProbeSpec | Unsupported]],
+    single: Single,
+    plan: Literal["events", "kernel"] = "events",
 ) -> JoinedSpec | Unsupported:
     """Plan the begin events, the end event and how they are joined. ``single`` plans one event."""
     assert attach.end is not None
@@ -104,7 +111,7 @@ def joined_spec(
         wanted = {OF_THREAD.get(name, name) for name in wanted}
     first = {name.removeprefix(PREVIOUS) for name in wanted} if attach.again else wanted
     # The duration needs both events, so each is recorded, and its stacks are counted when they are joined.
-    whole = replace(probe, aggregate="events", stacks=None)
+    whole = replace(probe, aggregate=plan, stacks=None)
     ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(whole, stack=False, user_stack=False)
     for number, step in enumerate(attach.through.values(), 1):
@@ -134,6 +141,7 @@ def joined_spec(
         tuple(attach.through),
         attach.again,
         probe.outstanding,
+        plan=plan,
         absent=attach.absent,
     )
 

@@ -2,22 +2,23 @@
 written, and by which of the two a probe's stacks are counted: a trigger, or the agent from each event.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.config.model import Attach, Metric, Probe
 from kprobe_exporter.elf import Code, UsdtProbe, locate, locate_usdt
 from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.evaluate import in_nanoseconds
 from kprobe_exporter.grammar.fetch import LONGEST, LONGEST_NAME, FetchArg
-from kprobe_exporter.grammar.formula import as_filter
+from kprobe_exporter.grammar.formula import DURATION, Comparison, Node, as_filter
 from kprobe_exporter.grammar.target import Target
-from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
-from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
+from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES
+from kprobe_exporter.model.hist import HistEvent, HistFeed, HistKey, HistTable, HistUse, bucket_form
 from kprobe_exporter.model.records import COMMON_COMM
 from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.model.stacks import StackTable
-from kprobe_exporter.model.values import MAX_ERRNO, ReturnType
+from kprobe_exporter.model.values import MAX_ERRNO, ReturnType, decimal
 from kprobe_exporter.plan.event_fields import IN_FILTERS
 from kprobe_exporter.plan.typed import Prototypes
 
@@ -27,6 +28,8 @@ COMMON = {"cpu": CPU, "common_cpu": CPU, "tid": TID, "common_pid": TID}
 """Keys that hist triggers have for every event (kernel/trace/trace_events_hist.c, parse_field)."""
 
 WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)  # those of a C ``int`` that was read as 64 bits
+
+SECOND = 10**9  # nanoseconds, the unit of durations
 
 MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17  # TRACING_MAP_BITS_MIN and _MAX of kernel/trace/tracing_map.h
 ROWS = {"cpu": 1 << 10, "log2": MIN_ROWS, "value": 1 << 9}
@@ -52,7 +55,8 @@ class Kernel:
     itself (since 4.20). ``no_user_stacks`` says in a clause why it records no stacks of programs;
     ``no_exit_codes`` why nothing shows how a process ends. ``near`` takes the system and the event of a
     tracepoint that does not exist, and returns ``, did you mean …?`` or nothing. ``types`` are the kernel's
-    structures, read when they are needed. ``eprobes`` is False if the kernel surely has none.
+    structures, read when they are needed. ``eprobes`` is False if the kernel surely has none. ``joins``:
+    it has synthetic events, by which hist triggers join two events.
     """
 
     event_format: Callable[[str, str], str | None]
@@ -69,6 +73,7 @@ class Kernel:
     near: Callable[[str, str], str] = lambda system, event: ""
     types: KernelTypes = field(default_factory=lambda: KernelTypes(_no_types))
     eprobes: bool = True
+    joins: bool = True
 
 
 def _no_types(name: str) -> bytes:
@@ -130,18 +135,21 @@ def aggregated(
     """
     returns = spec.layout.returns
     absent = spec.layout.absent
-    tables = _Tables(only, {**COMMON, **known}, {**IN_FILTERS, **names}, absent, returns, max_series)
+    given = {**COMMON, **known}, {**IN_FILTERS, **names}, absent, returns, max_series
+    tables = _Tables(only, *given, frozenset({DURATION} if spec.role == "sum" else ()))
     try:
         for number, metric in enumerate(probe.metrics):
             tables.metric(number, metric)
         if returns is not None and "return" in known:
-            tables.returned(returns, values=bool(probe.return_buckets))
+            tables.returned(returns, probe.return_buckets)
+        tables.durations(probe.duration_buckets)
     except GrammarError as error:
         return Unsupported(spec.target, error.message)
     # A uretprobe's hits are entries, and its tables count returns.
     uretprobe = spec.layout.user and spec.layout.form == "return"
     made = replace(spec, filter=None, plan="kernel", because="aggregate: kernel", tables=tables.all())
-    return replace(made, tables_count_hits=only is None and not uretprobe)
+    event = HistEvent(tuple(known.values()), only)
+    return replace(made, tables_count_hits=only is None and not uretprobe, hist_event=event)
 
 
 @dataclass
@@ -154,6 +162,7 @@ class _Tables:
     absent: frozenset[str]
     returns: ReturnType | None
     max_series: int
+    times: frozenset[str] = frozenset()
     found: dict[tuple[tuple[HistKey, ...], str | None, str | None], HistTable] = field(default_factory=dict)
     whole: list[str] = field(default_factory=list)  # the triggers that together count each event once
 
@@ -166,7 +175,7 @@ class _Tables:
             both = " and ".join(texts.values())
             raise GrammarError(f"the kernel counts by one name at once, and not by {both}")
         by_fields, _ = metric.where_parts
-        where = as_filter(by_fields).rename(self.names).render() if by_fields else None
+        where = in_kernel(by_fields, self.times).rename(self.names).render() if by_fields else None
         if metric.value is None:
             self._add(number, "add", labels, where)
             return
@@ -178,23 +187,63 @@ class _Tables:
             if value.signed:
                 self._add(number, "negative", [], where, _or_error(f"{value.name} < 0", value, wide))
             return
+        if metric.value in self.times:
+            scale = float(decimal(metric.scale) / SECOND)
+            above = self._above_0(number, labels, value, False, metric.buckets or (), scale, where)
+            if where is None and not self.whole:
+                self.whole = above
+            return
         # ``.log2`` loses the sign and puts 0 and 1 into one row, so values of 0 and below get a row each.
-        positive = no_error(f"{value.name} > 0", value, wide)
-        above = self._add(number, "spread", labels, where, positive, summed=value, log2=True)
+        above = self._above_0(number, labels, value, wide, metric.buckets or (), metric.scale, where)
         rest = self._add(number, "spread", labels, where, _at_most_0(value, wide), kept=value)
         if where is None and not self.whole:
-            self.whole = [above, rest]
+            self.whole = [*above, rest]
 
-    def returned(self, returns: ReturnType, *, values: bool) -> None:
-        """Add the built-in metrics of a return value: errors by number, and for ``values`` a histogram."""
+    def _above_0(
+        self,
+        number: int,
+        labels: Sequence[HistKey | None],
+        value: HistKey,
+        wide: bool,
+        bounds: tuple[float, ...],
+        scale: float,
+        where: str | None = None,
+    ) -> list[str]:
+        """Add the tables of a histogram's values above 0. Returns their triggers.
+
+        Linear buckets end at the last bound: a table without the value's key counts all values above it.
+        """
+        offset, timed = int(value.less != ""), value.field in self.times
+        if (form := bucket_form(bounds, scale, offset)) is None:
+            raise GrammarError("its buckets are neither powers of 2 of the value nor a few equal steps")
+        positive = None if timed else no_error(f"{value.name} > 0", value, wide)
+        if not form.width:
+            return [self._add(number, "spread", labels, where, positive, summed=value, log2=True)]
+        upper = f"{value.name} <= {form.last}"
+        within = upper if timed else no_error(f"{value.name} > 0 && {upper}", value, wide)
+        beyond = no_error(f"{value.name} > {form.last}", value, wide)
+        steps = value._replace(name=value.less or value.name, width=form.width, offset=offset)
+        return [
+            self._add(number, "spread", labels, where, within, summed=value, kept=steps, rows=form.rows),
+            self._add(number, "spread", labels, where, beyond, summed=value),
+        ]
+
+    def durations(self, bounds: tuple[float, ...]) -> None:
+        """Add the built-in histogram of durations, if it has ``bounds`` and the event has durations."""
+        if bounds and DURATION in self.times:
+            above = self._above_0(DURATIONS, [], self.known[DURATION], False, bounds, 1 / SECOND)
+            if not self.whole:
+                self.whole = above
+
+    def returned(self, returns: ReturnType, bounds: tuple[float, ...]) -> None:
+        """Add the built-in metrics of a return value: errors by number, and a histogram with ``bounds``."""
         key = self.known["return"]
         if returns.pointer:
             self._add(RETURN_ERRORS, "errors", [], f"{key.name} >= {2**64 - MAX_ERRNO}", kept=key)
             return
         few = _few(key, returns.wide)
-        if values:
-            positive = no_error(f"{key.name} > 0", key, returns.wide)
-            self._add(RETURN_VALUES, "spread", [], positive, summed=key, log2=True)
+        if bounds:
+            self._above_0(RETURN_VALUES, [], key, returns.wide, bounds, 1.0)
             self._add(RETURN_VALUES, "spread", [], few, kept=key)
         if key.signed:
             self._add(RETURN_ERRORS, "errors", [], few, kept=key)
@@ -214,8 +263,12 @@ class _Tables:
         summed: HistKey | None = None,
         kept: HistKey | None = None,
         log2: bool = False,
+        rows: int = 0,
     ) -> str:
-        """Add a table, or another use of an equal one. Returns its trigger."""
+        """Add a table, or another use of an equal one. Returns its trigger.
+
+        A table with linear buckets has ``rows`` of each label set.
+        """
         value = summed._replace(log2=True) if summed and log2 else kept
         keys = tuple(dict.fromkeys(key for key in (*labels, value) if key)) or (CPU,)
         own = [condition for condition in conditions if condition]
@@ -223,14 +276,16 @@ class _Tables:
         condition = " && ".join(f"({part})" if len(parts) > 1 else part for part in parts) or None
         same = (keys, summed.name if summed else None, condition)
         if same not in self.found:
-            rows = _rows(any(labels), "log2" if log2 else "value" if kept else "cpu", self.max_series)
-            self.found[same] = HistTable(*same, rows, (), high=summed.high if summed else "")
+            kind = "log2" if log2 else "value" if kept else "cpu"
+            size = max(_rows(any(labels), kind, self.max_series), _power_of_2(rows))
+            self.found[same] = HistTable(*same, size, (), high=summed.high if summed else "")
             if not own:
                 self.whole = [self.found[same].trigger]
         made = self.found[same]
         if use:
             places = tuple(None if label is None else keys.index(label) for label in labels)
-            feed = HistFeed(metric, use, places, keys.index(value) if value else 0)
+            nowhere = None if use == "spread" else 0
+            feed = HistFeed(metric, use, places, keys.index(value) if value else nowhere)
             self.found[same] = made._replace(feeds=(*made.feeds, feed))
         return made.trigger
 
@@ -243,6 +298,20 @@ class _Tables:
             ) from None
 
 
+def in_kernel(tree: Node, times: Collection[str]) -> Node:
+    """Return a condition as the kernel evaluates it, with ``times`` in nanoseconds. Raises GrammarError."""
+
+    def whole(part: Comparison) -> Comparison:
+        made = in_nanoseconds(part, times)
+        if made is part:
+            return part
+        if not float(made.value).is_integer():
+            raise GrammarError(f"the kernel compares '{part.name}' with whole nanoseconds", "", part.column)
+        return replace(made, value=int(made.value), written="", time="")
+
+    return as_filter(tree).change(whole)
+
+
 def _rows(labelled: bool, kind: str, max_series: int) -> int:
     """Return the number of rows of a table. The kernel allocates all at once, and never removes a key.
 
@@ -252,8 +321,12 @@ def _rows(labelled: bool, kind: str, max_series: int) -> int:
     """
     if not labelled:
         return ROWS[kind]
-    wanted = max_series * (4 if kind == "cpu" else 16)
-    return max(MIN_ROWS, 1 << (min(wanted, MAX_ROWS) - 1).bit_length())
+    return _power_of_2(max_series * (4 if kind == "cpu" else 16))
+
+
+def _power_of_2(rows: int) -> int:
+    """Return the size of a table that has room for so many rows, or the largest."""
+    return max(MIN_ROWS, 1 << (min(rows, MAX_ROWS) - 1).bit_length())
 
 
 def _at_most_0(key: HistKey, wide: bool) -> str:

@@ -19,6 +19,7 @@ from kprobe_exporter.model.values import ReturnType
 from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.kernel import Kernel, recorded, with_trigger
+from kprobe_exporter.plan.kernel_pairs import kernel_joined
 from kprobe_exporter.plan.metric import (
     Decoders,
     computed,
@@ -98,6 +99,8 @@ def plan_probe(
         elif attach.end is None:
             found = single(planned, attach, wanted)
             ways = [with_trigger(way, planned, attach) for way in found]
+        elif planned.aggregate == "kernel":
+            ways = [*kernel_joined(planned, attach, wanted, layout_ids, single, kernel, max_series)]
         else:
             ways = [joined_spec(planned, attach, wanted, layout_ids, single)]
         alternatives += (

@@ -1,5 +1,6 @@
 """Attaching a probe by the first of its alternatives that the kernel accepts, and controlling it there."""
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,7 +14,10 @@ from kprobe_exporter.model.specs import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, ProbePlan, cannot_share
 from kprobe_exporter.plan.joined import Ways
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.pair_triggers import PairTriggers, pairs_of
 from kprobe_exporter.tracefs.probes import Installed, install
+
+log = logging.getLogger(__name__)
 
 Put: TypeAlias = Callable[[ProbeSpec, list[ProbeSpec]], Installed]
 """Installs one event next to the others. Raises ProbeRefused."""
@@ -23,17 +27,21 @@ Put: TypeAlias = Callable[[ProbeSpec, list[ProbeSpec]], Installed]
 class Attached:
     """A configured probe in the kernel: one event, or the events of a call or a pair and their join.
 
-    In ``parts`` the events that begin it come first, the one that ends it last. Not thread-safe.
+    In ``parts`` the events that begin it come first, the one that ends it last. If the kernel joins them by
+    ``pair``, the synthetic event comes after these. Not thread-safe.
     """
 
     spec: ProbeSpec | JoinedSpec
     parts: tuple[Installed, ...]
     joined: Join | None = None
+    pair: PairTriggers | None = None
 
     @property
     def layout(self) -> Layout:
         """The layout of the records that feed its metrics."""
-        return self.parts[0].layout if self.joined is None else self.joined.layout
+        if self.joined is not None:
+            return self.joined.layout
+        return self.parts[0 if self.pair is None else -1].layout
 
     @property
     def layouts(self) -> dict[Layout, str]:
@@ -57,12 +65,14 @@ class Attached:
     @property
     def tables(self) -> tuple[HistTable, ...]:
         """The hist triggers, if the kernel aggregates."""
-        return self.spec.tables if isinstance(self.spec, ProbeSpec) else ()
+        if isinstance(self.spec, ProbeSpec):
+            return self.spec.tables
+        return () if self.spec.pair is None else self.spec.pair.sums.tables
 
     @property
     def counted_by_kernel(self) -> bool:
         """Return whether the kernel counts its hits."""
-        return all(part.counted_by_kernel for part in self.parts if part.spec.role != "end")
+        return all(part.counted_by_kernel for part in self.parts if part.spec.role not in ("end", "sum"))
 
     def enable(self) -> None:
         """Start recording; the event that ends a call or pair is enabled first. Raises ProbeRefused."""
@@ -79,13 +89,14 @@ class Attached:
 
     def disable(self) -> None:
         """Stop recording. Never raises."""
+        if self.pair is not None:
+            self.pair.detach()
         for part in self.parts:
             part.disable()
 
     def remove(self) -> None:
         """Disable it, and delete or retire its definitions. Never raises."""
-        for part in self.parts:
-            part.remove()
+        _take_away(self.parts, self.pair)
 
 
 def each_hit_is_an_event(attached: Attached) -> bool:
@@ -121,19 +132,24 @@ def settle(
     def put(spec: ProbeSpec, beside: list[ProbeSpec]) -> Installed:
         if shared := cannot_share(spec, beside):
             raise ProbeRefused(shared)
-        installed = install(instance, spec, taken)
+        where = instance
+        if spec.role in ("begin", "end") and spec.plan == "kernel" and spec.verb == "e":
+            where = pairs_of(instance)  # an eprobe fires only in the instance that enabled it first (6.1)
+        installed = install(where, spec, taken)
         if spec.plan == "events" and (why := unreadable(installed)):
-            _take_away(installed, taken)
+            taken.difference_update(_take_away([installed]))
             raise ProbeRefused(sentence(why))
         return installed
 
     for spec in plan.alternatives:
         if isinstance(spec, JoinedSpec | ProbeSpec):
             try:
-                attached = _attach(put, spec, taken, there)
+                attached = _attach(instance, put, spec, taken, there)
             except ProbeRefused as error:
                 single = isinstance(spec, ProbeSpec) and spec.file == "kprobe_events"
                 refused[spec.target] = explain(parse_target(spec.target), error) if single else str(error)
+                if isinstance(spec, JoinedSpec) and spec.pair is not None:
+                    log.info("the probe '%s': %s", spec.probe, error)
                 continue
             refused.pop(spec.target, None)  # its eprobe was refused, but the tracepoint works
             return attached, refused
@@ -141,20 +157,27 @@ def settle(
     return None, refused
 
 
-def _attach(put: Put, spec: ProbeSpec | JoinedSpec, taken: set[str], others: list[ProbeSpec]) -> Attached:
+def _attach(
+    instance: Instance, put: Put, spec: ProbeSpec | JoinedSpec, taken: set[str], others: list[ProbeSpec]
+) -> Attached:
     if isinstance(spec, ProbeSpec):
         return Attached(spec, (put(spec, others),))
     parts: list[Installed] = []
+    pair: PairTriggers | None = None
     try:
         for ways in spec.ways:
             beside = [*others, *(part.spec for part in parts)]
             parts.append(_first(put, ways, beside))
+        settled = spec.settled(part.spec for part in parts)
+        if spec.pair is None:
+            return Attached(settled, tuple(parts), spec.join([part.layout for part in parts]))
+        pair = PairTriggers(instance, spec.pair, *parts)
+        parts.append(install(pair.instance, pair.define(), taken))
+        pair.attach()
     except BaseException:
-        for part in parts:
-            _take_away(part, taken)
+        taken.difference_update(_take_away(parts, pair))
         raise
-    settled = spec.settled(part.spec for part in parts)
-    return Attached(settled, tuple(parts), spec.join([part.layout for part in parts]))
+    return Attached(settled, tuple(parts), pair=pair)
 
 
 def _first(put: Put, ways: Ways, beside: list[ProbeSpec]) -> Installed:
@@ -174,6 +197,11 @@ def _first(put: Put, ways: Ways, beside: list[ProbeSpec]) -> Installed:
     raise max(reversed(refused), key=lambda one: one[0])[1]
 
 
-def _take_away(part: Installed, taken: set[str]) -> None:
-    if part.remove():
-        taken.discard(part.event)
+def _take_away(parts: Iterable[Installed], pair: PairTriggers | None = None) -> set[str]:
+    """Remove these from the kernel. Return the names of events that are free again. Never raises."""
+    if pair is not None:
+        pair.detach()
+    free = {part.event for part in parts if part.remove()}
+    if pair is not None:
+        pair.undefine()
+    return free

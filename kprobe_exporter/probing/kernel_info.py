@@ -55,6 +55,7 @@ def known_kernel(
         near=partial(near_tracepoint, instance.files),
         types=types,
         eprobes=_reads_eprobes(files),
+        joins=instance.files.exists("synthetic_events"),
     )
 
 

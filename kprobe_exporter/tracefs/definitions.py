@@ -11,6 +11,9 @@ from kprobe_exporter.tracefs.removal import Removal
 FILES = ("kprobe_events", "uprobe_events", "dynamic_events")
 """The files that list definitions. ``dynamic_events`` (5.0+) has the lines of the other two and more."""
 
+SYNTHETIC = "synthetic"
+"""The system of all synthetic events."""
+
 BUSY = "another user of tracefs has it enabled (EBUSY)"
 
 ATTEMPTS, PAUSE = 10, 0.05
@@ -62,6 +65,37 @@ def delete(files: Tracefs, group: str, event: str) -> str | None:
             return f"the kernel answers {errno.errorcode.get(error.errno or 0, error)}"
         return None
     return None
+
+
+def synthetic_prefix(group: str) -> str:
+    """Return the beginning of the names of a group's synthetic events, which all are in one system.
+
+    Names of groups have no capital letters, so no other group's name can begin so.
+    """
+    return f"{group}_PAIR_"
+
+
+def delete_synthetic(files: Tracefs, group: str) -> list[str]:
+    """Delete the synthetic events of a group. Return a sentence for each that remains."""
+    prefix = synthetic_prefix(group)
+    listed = [one.event for one in list_definitions(files) if one.group == SYNTHETIC]
+    reasons = {event: delete_soon(files, SYNTHETIC, event) for event in listed if event.startswith(prefix)}
+    return [
+        f"{SYNTHETIC}/{event} could not be deleted: {reason}."
+        for event, reason in reasons.items()
+        if reason is not None
+    ]
+
+
+def delete_soon(files: Tracefs, group: str, event: str) -> str | None:
+    """Delete an event as ``delete`` does; wait for triggers that were just removed (see ``delete_group``)."""
+    reason = delete(files, group, event)
+    for _ in range(ATTEMPTS):
+        if reason != BUSY:
+            break
+        time.sleep(PAUSE)
+        reason = delete(files, group, event)
+    return reason
 
 
 def delete_group(

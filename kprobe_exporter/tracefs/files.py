@@ -11,7 +11,7 @@ TRACEABLE = "available_filter_functions"
 """The file with one line, ``sym`` or ``sym [mod]``, for each function that ftrace can patch."""
 
 TRUNCATED = re.compile(
-    r"instances/\w+(?:\.threads)?/(?:events/[\w-]+/\w+/trigger|set_event(?:_notrace)?_pid)"
+    r"instances/\w+(?:\.threads|\.pairs)?/(?:events/[\w-]+/\w+/trigger|set_event(?:_notrace)?_pid)"
 )
 """The files of an instance that may be opened with O_TRUNC."""
 

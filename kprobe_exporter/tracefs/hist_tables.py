@@ -25,6 +25,7 @@ NAME = rb"(?s:(.{15}))(?: {20}| {35})"
 """A thread's name: at most 15 arbitrary bytes, in a column of 50 bytes on 6.1 and 6.12; 35 bytes are accepted
 as well. It is found by its position, as it may contain what looks like the end of a row or of the table."""
 POWER = rb"~ 2\^(\d{1,2}) *"
+BUCKET = rb"~ (\d{1,20})-\d{1,20} *"
 NUMBER = rb" *(\d{1,20})"
 FRAMES = rb"\n((?: {9}\S[^\n]*\n)*)"
 """A stack: a line for each function, innermost first (hist_trigger_stacktrace_print())."""
@@ -111,6 +112,8 @@ def _key(rendered: str) -> bytes:
     if name in STACK_KEYS:
         return re.escape(name.encode()) + b":" + FRAMES
     form = POWER if modifier == "log2" else NAME if name in THREAD_NAMES else NUMBER
+    if modifier.startswith("buckets="):
+        form = BUCKET
     return re.escape(name.encode()) + (b": " if form is not NUMBER else b":") + form
 
 

@@ -8,13 +8,14 @@ from contextlib import suppress
 
 from kprobe_exporter.errors import RemovalStopped, TracefsError
 from kprobe_exporter.model.specs import ProbeSpec
-from kprobe_exporter.tracefs.definitions import delete, delete_group
+from kprobe_exporter.tracefs.definitions import delete, delete_group, delete_synthetic
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.kept_settings import KeptSettings, SharedFilters
 from kprobe_exporter.tracefs.marker import marker_seconds, marking_thread
 from kprobe_exporter.tracefs.ownership import (
     INSTANCES,
     MARKER,
+    OF_PAIRS,
     OF_THREADS,
     alone,
     busy,
@@ -25,7 +26,7 @@ from kprobe_exporter.tracefs.ownership import (
     refuse_foreign,
 )
 from kprobe_exporter.tracefs.refusal import cannot_make
-from kprobe_exporter.tracefs.removal import Removal, events_on, switch_off
+from kprobe_exporter.tracefs.removal import Removal, events_on, free_variables, switch_off
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,9 @@ class Instance:
     ``filters`` are those of the tracepoints' own events, by their directories. ``guard`` is a filter that
     every recorded event has to pass, besides its own; ``names`` is its part about the names of threads.
     ``settings`` are as ``set_up`` and later writes left them. ``removal`` reports the progress of ``close``,
-    and may end it early. ``threads`` is the second instance. ``probed_files`` are open from planning probes
-    in them until these are installed; the caller closes them.
+    and may end it early. ``threads`` is the second instance, and ``pairs`` that of events that the kernel
+    joins, of which ``pairs_made`` were defined. ``probed_files`` are open from planning probes in them until
+    these are installed; the caller closes them.
     """
 
     def __init__(self, files: Tracefs, name: str, lock: int | None, removal: Removal | None = None) -> None:
@@ -69,6 +71,8 @@ class Instance:
         self.names: str | None = None
         self.settings = KeptSettings(files, self.path)
         self.threads: Instance | None = None
+        self.pairs: Instance | None = None
+        self.pairs_made = 0
         self.pipes: dict[int, int] = {}
         self._buffer_kib = 0
         self._uses: Counter[str] = Counter()
@@ -187,6 +191,19 @@ class Instance:
             raise
         self.threads = made
         return made
+
+    def open_pairs(self) -> "Instance":
+        """Return the instance in which the kernel joins events. Raises OSError.
+
+        A hist trigger that uses times sets the clock of its instance, which empties the buffer
+        (event_hist_trigger_parse() of kernel/trace/trace_events_hist.c). Nothing is recorded in this one.
+        """
+        if self.pairs is None:
+            files, made = self.files, Instance(self.files, f"{self.name}{OF_PAIRS}", None, self.removal)
+            files.mkdir(made.path)
+            made.group = self.group
+            self.pairs = made
+        return self.pairs
 
     @property
     def both(self) -> tuple["Instance", ...]:
@@ -372,6 +389,7 @@ class Instance:
     def _sweep(self, level: int, *, unmark: bool = False) -> None:
         """Delete the group's definitions. The marker goes last, once nothing remains that it marks."""
         deleted, remaining = delete_group(self.files, self.group, MARKER, self.removal)
+        remaining += delete_synthetic(self.files, self.group)
         if deleted:
             log.log(level, "deleted %d definitions of the group '%s'", deleted, self.group)
         if unmark and not remaining and (reason := delete(self.files, self.group, MARKER)):
@@ -401,6 +419,8 @@ def _rmdir(files: Tracefs, name: str) -> bool:
     """Remove the instances of an agent, with their triggers and events. Return False if one is in use."""
     removed = True
     for each in reversed(instances_of(files, name)):
+        if each.endswith(OF_PAIRS):
+            free_variables(files, f"{INSTANCES}/{each}")
         try:
             files.rmdir(f"{INSTANCES}/{each}")
         except FileNotFoundError:

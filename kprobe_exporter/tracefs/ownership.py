@@ -28,8 +28,11 @@ OF_THREADS = ".threads"
 """The end of the name of an agent's second instance. The marker shows that this one is ours, too: no agent
 can have its own instance there, because configured names have no dot."""
 
-FURTHER = re.compile(r"\.threads|\.[a-z_][a-z0-9_]{0,39}\.[ab]")
-"""The ends of the names of an agent's further instances: of threads, and the two of a recording."""
+OF_PAIRS = ".pairs"
+"""The end of the name of an agent's instance in which the kernel joins events."""
+
+FURTHER = re.compile(r"\.threads|\.pairs|\.[a-z_][a-z0-9_]{0,39}\.[ab]")
+"""The ends of the names of an agent's further instances: of threads, of pairs, and the two of a recording."""
 
 INSTANCES = "instances"
 """The directory that a process locks while it makes or removes an instance and its marker."""

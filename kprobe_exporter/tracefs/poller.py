@@ -3,13 +3,17 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from types import MappingProxyType
 
 from kprobe_exporter.model.hist import HistReading, HistTable
+from kprobe_exporter.model.pairs import PairLoss
 from kprobe_exporter.model.snapshot import KernelCounts
 from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.pair_triggers import PairTriggers
 from kprobe_exporter.tracefs.probes import Installed
 from kprobe_exporter.tracefs.profile import PROFILED, Counts, buffer_stats, profile_counts
 from kprobe_exporter.util.trouble import Trouble
@@ -19,8 +23,13 @@ log = logging.getLogger(__name__)
 MAX_AGE = 1.0  # Seconds for which numbers that were read serve all callers
 
 
-def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts:
-    """Read everything that the kernel counts for us. Raises OSError if its files cannot be read."""
+def read_counts(
+    instance: Instance, probes: Sequence[Installed], pairs: Mapping[int, PairTriggers] = MappingProxyType({})
+) -> KernelCounts:
+    """Read everything that the kernel counts for us. Raises OSError if its files cannot be read.
+
+    ``pairs`` are those that the kernel joins, by the joined layout's id.
+    """
     hits: dict[str, int | None] = {}
     misses: dict[str, int | None] = {}
     counts: dict[str, Counts] = {}
@@ -35,7 +44,8 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
             _add(hits, probe.spec.probe, count.hits if count else None)
         _add(misses, probe.spec.probe, count.misses if count else None)
     tables: dict[int, tuple[HistReading, ...]] = {}
-    shown = cache(lambda file: parse_hist(instance.read(file)))  # two probes may share a tracepoint
+    shown = cache(lambda file: parse_hist(instance.files.read(file)))  # two probes may share a tracepoint
+    _read_open(pairs.values())
     for probe in probes:
         if probe.hist is None:
             continue
@@ -58,12 +68,40 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
         lost={"overrun": stats.overrun, "commit_overrun": stats.commit_overrun, "dropped": stats.dropped},
         buffer_bytes=stats.bytes,
         tables=tables,
+        pairs=_losses(probes, pairs, tables, counts),
     )
 
 
 def counted_by_trigger(probes: Iterable[Installed]) -> set[str]:
     """Return the names of the probes that record, and whose hits a hist trigger counts (see `HitCounter`)."""
     return {probe.spec.probe for probe in probes if probe.hits is not None}
+
+
+def _read_open(pairs: Iterable[PairTriggers]) -> None:
+    """Read the tables of open calls, before those of joined ones. A pair that goes keeps its last numbers."""
+    for pair in pairs:
+        with suppress(OSError):
+            pair.read_open()
+
+
+def _losses(
+    probes: Iterable[Installed],
+    pairs: Mapping[int, PairTriggers],
+    tables: Mapping[int, Sequence[HistReading]],
+    counts: Mapping[str, Counts],
+) -> dict[int, PairLoss]:
+    """Return what was not joined, by the joined layout's id."""
+    found = {}
+    for probe in probes:
+        layout_id = probe.layout.layout_id
+        if (pair := pairs.get(layout_id)) is not None and (readings := tables.get(layout_id)) is not None:
+            found[layout_id] = pair.loss(_all(probe.spec.tables, readings), counts)
+    return found
+
+
+def _all(tables: Iterable[HistTable], readings: Iterable[HistReading]) -> HistReading:
+    """Return the reading of a table without a condition, which counts all that is joined."""
+    return next(one for table, one in zip(tables, readings, strict=True) if table.condition is None)
 
 
 def _hits(tables: Iterable[HistTable], readings: Iterable[HistReading]) -> int:

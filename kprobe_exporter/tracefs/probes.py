@@ -60,8 +60,8 @@ class Installed:
 
     @property
     def hist(self) -> str | None:
-        """The file of its hist triggers in the instance; None if it has none."""
-        return f"{self._dir}/hist" if self.hits or self.tables else None
+        """The file of its hist triggers; None if it has none."""
+        return f"{self._instance.path}/{self._dir}/hist" if self.hits or self.tables else None
 
     @property
     def profiled(self) -> bool:
@@ -157,7 +157,7 @@ class Installed:
 
     def aggregate(self) -> None:
         """Attach the hist triggers of the plan ``kernel``, which enable it softly. Raises ProbeRefused."""
-        if self.spec.plan == "kernel":
+        if self.spec.tables:
             self._used = True
             self.tables = HistTables(self._instance, self._dir, self.spec.tables)
             self.tables.attach()

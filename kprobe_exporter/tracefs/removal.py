@@ -73,6 +73,18 @@ def soft_trigger_off(system: str, name: str) -> str:
     return f"!enable_event:{system}:{name}"
 
 
+def free_variables(files: Tracefs, instance: str) -> None:
+    """Remove the hist triggers of an instance, so that it can be removed. Never raises.
+
+    The kernel silently keeps a trigger whose variables another one uses (hist_unreg_all() of
+    kernel/trace/trace_events_hist.c). So a second round removes those that the first one kept.
+    """
+    for _ in range(2):
+        for system, name in events_on(files, instance):
+            with suppress(OSError):
+                files.truncate(f"{instance}/events/{system}/{name}/trigger")
+
+
 def switch_off(files: Tracefs, instance: str, removal: Removal) -> None:
     """Stop recording at once, then switch off each event of an instance. Raises RemovalStopped.
 

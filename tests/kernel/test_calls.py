@@ -16,33 +16,14 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import StartAgent
-from tests.support.joined_calls import BOUNDS, check, lost
+from tests.support.joined_calls import BOUNDS, LIBC, SLEEPS, TimeSpec, check, lost, nap
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.support.system_calls import function
 
 TIMES = 23
-SLEEPS = (0.15, 0.3, 0.6, 1.2)
-"""Seconds, each in the middle of a bucket."""
-
-LIBC = ctypes.CDLL(None)
-
 CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}
 """The number of the system call, by machine."""
-
-
-class TimeSpec(ctypes.Structure):
-    """A struct timespec."""
-
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-def nap(seconds: float) -> tuple[float, float]:
-    """Sleep for a relative time in the kernel; return the least and the most seconds that it took."""
-    wanted = TimeSpec(int(seconds), round(seconds % 1 * 1e9))
-    began = time.monotonic()
-    assert LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, ctypes.byref(wanted), None) == 0
-    return seconds, time.monotonic() - began
 
 
 def sleep_until_interrupted() -> int:

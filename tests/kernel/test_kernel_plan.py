@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
-from tests.support.agent_process import AgentProcess, Metrics
+from tests.support.agent_process import fresh
 from tests.support.kernel_ids import kernel_tid
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, getppid, opens_of_a_missing_file
 from tests.support.system_calls import of_fsync
@@ -25,17 +25,6 @@ SIZES = (0, 1, 2, 3, 4, 5, 8, 15, 16, 17, 255, 256, 257, 4096, 4097, 65536)
 @pytest.fixture
 def tid(other: ThreadPoolExecutor) -> int:
     return other.submit(kernel_tid).result()
-
-
-def fresh(agent: AgentProcess) -> Metrics:
-    """Return a scrape whose kernel counts were read after the call."""
-    last = agent.scrape().value("kprobe_exporter_kernel_read_age_seconds")
-    while True:
-        metrics = agent.scrape()
-        age = metrics.value("kprobe_exporter_kernel_read_age_seconds")
-        if age < last:
-            return metrics
-        last = age
 
 
 @pytest.mark.parametrize(
@@ -108,6 +97,7 @@ def test_both_plans_tell_the_same(
     metrics:
       - {{histogram: {name}_bytes, value: return, labels: [tid], buckets: [0, 1, 4, 16, 256, 4096]}}
       - {{histogram: {name}_kib, value: return, scale: 0.0009765625, buckets: [0.25, 4]}}
+      - {{histogram: {name}_tens, value: return, labels: [tid], buckets: [0, 9, 19, 259]}}
       - {{counter: {name}_sum_total, value: return, scale: 512}}
       - {{counter: {name}_calls_total, labels: {{returned: return}}}}
 """

@@ -68,7 +68,8 @@ REASONS: Mapping[str, str] = {
     " exits within a call. If a call has both events, but a loss lies between them, both count",
     "unreadable": "A value, not its event: the kernel could not read it, or it cannot be computed",
     "negative": "A value, not its event: it would have made a counter go down",
-    "table_full": "With `aggregate: kernel`: an event that found no room in a metric's table",
+    "table_full": "With `aggregate: kernel`: an event that found no room in a metric's table, or in the"
+    " table of open calls",
     "disabled": "Firings of a probe that was being switched off because it fired too often or was changed:"
     " the kernel still counts them, but no longer records them. Only for single events without a filter",
     "sampled": "Firings of a critical probe that were not recorded while it exceeded a limit. Counted when"

@@ -192,3 +192,14 @@ def _be_the_agent(log: Path, main: Callable[[list[str]], object], arguments: lis
         sys.stderr.flush()
     finally:
         os._exit(status)
+
+
+def fresh(agent: AgentProcess) -> Metrics:
+    """Return a scrape whose kernel counts were read after the call."""
+    last = agent.scrape().value("kprobe_exporter_kernel_read_age_seconds")
+    while True:
+        metrics = agent.scrape()
+        age = metrics.value("kprobe_exporter_kernel_read_age_seconds")
+        if age < last:
+            return metrics
+        last = age

@@ -29,3 +29,14 @@ EMPTY = (
     b"\nTotals:\n    Hits: 0\n    Entries: 0\n    Dropped: 0\n"
 )
 """Tables as Debian's 6.1 and 6.12 print them, one after another for one event."""
+
+
+STEPS = (
+    b"# event histogram\n#\n"
+    b"# trigger info: hist:keys=less.buckets=1000,tid:vals=hitcount,duration:sort=hitcount:size=128"
+    b" if duration > 0 && duration <= 20000 [active]\n#\n\n"
+    b"{ less: ~ 0-999, tid:        187 } hitcount:         27  duration:      14698\n"
+    b"{ less: ~ 19000-19999, tid:        187 } hitcount:         29  duration:     565032\n"
+    b"\nTotals:\n    Hits: 56\n    Entries: 2\n    Dropped: 0\n"
+)
+"""Buckets of one width, as Debian's 6.1 prints them."""

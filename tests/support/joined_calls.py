@@ -1,10 +1,31 @@
-"""What is checked of joined calls."""
+"""Naps, of which the kernel and the test know the time, and what is checked of joined calls."""
 
+import ctypes
+import time
 from collections.abc import Sequence
 
 from tests.support.agent_process import AgentProcess, Metrics
 
 BOUNDS = (0.1, 0.2, 0.4, 0.8, 1.6)
+
+SLEEPS = (0.15, 0.3, 0.6, 1.2)
+"""Seconds, each in the middle of a bucket."""
+
+LIBC = ctypes.CDLL(None)
+
+
+class TimeSpec(ctypes.Structure):
+    """A struct timespec."""
+
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def nap(seconds: float) -> tuple[float, float]:
+    """Sleep for a relative time in the kernel; return the least and the most seconds that it took."""
+    wanted = TimeSpec(int(seconds), round(seconds % 1 * 1e9))
+    began = time.monotonic()
+    assert LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, ctypes.byref(wanted), None) == 0
+    return seconds, time.monotonic() - began
 
 
 def check(metrics: Metrics, name: str, naps: Sequence[tuple[float, float]], **labels: str) -> None:

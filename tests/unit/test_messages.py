@@ -74,8 +74,8 @@ def problems(directory: Path, attach: str, rest: str) -> list[str]:
         ),
         (
             "call:vfs_read",
-            "aggregate: kernel, metrics: [{histogram: x_seconds, value: duration}]",
-            "call:vfs_read is two events, which the agent joins: leave `aggregate` out to have it",
+            "aggregate: kernel, outstanding: {older_than: 1s}",
+            "the kernel does not tell what is open where it aggregates: leave `aggregate` out to have it",
         ),
         (
             TRACEPOINT,

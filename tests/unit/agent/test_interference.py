@@ -6,11 +6,21 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kprobe_exporter.agent import interference as module
-from kprobe_exporter.agent.interference import MEANING, REPAIRS, WITHIN, Fault
+from kprobe_exporter.agent.interference import (
+    MEANING,
+    RENEWED,
+    REPAIRS,
+    WITHIN,
+    Fault,
+    Interference,
+    Repair,
+)
 from kprobe_exporter.tracefs.poller import Poller
 from tests.support.machine import COUNTED, EVENTS, GROUP, OPEN, READ, Watched, watched
 from tests.support.patience import eventually, patience
@@ -338,3 +348,14 @@ def test_no_reload_while_tracefs_is_gone(machine: Watched) -> None:
     assert machine.value("kprobe_up", "counted") == 1
     assert machine.reload(OPEN, READ) is None
     assert machine.value("kprobe_up", "counted") is None
+
+
+def test_a_pair_with_a_full_table_begins_anew_at_most_every_ten_minutes(machine: Watched) -> None:
+    pair = SimpleNamespace(is_full=False)
+    probe: Any = SimpleNamespace(name="p", state="up", attached=SimpleNamespace(pair=pair))
+    interference = Interference(machine.instance, lambda name: None)
+    assert [*interference._full([probe], 5.0)] == []
+    pair.is_full = True
+    assert [*interference._full([probe], 6.0)] == [Repair("p", "replace")]
+    assert [*interference._full([probe], 6.0 + RENEWED - 1)] == []
+    assert [*interference._full([probe], 6.0 + RENEWED)] == [Repair("p", "replace")]

@@ -19,8 +19,9 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.aggregation import ExponentialBucket, Tally
+from kprobe_exporter.model.aggregation import DURATIONS, ExponentialBucket, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
+from kprobe_exporter.model.pairs import PairLoss
 from kprobe_exporter.model.records import Batch, Layout, Record
 from kprobe_exporter.model.snapshot import HistogramValue, KernelCounts, NativeValue
 from kprobe_exporter.model.specs import LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec
@@ -93,6 +94,28 @@ def test_numbers_by_their_width(key: HistKey, raw: int, number: int) -> None:
     assert made.since([reading({(raw,): (1, 0)})]).tallies == [Tally(3, 0, (number,), 1, 0)]
 
 
+def test_losses_of_a_pair_are_lower_bounds_of_which_the_highest_counts() -> None:
+    made, nothing = tables(COUNTED), [reading({})]
+    batch = made.since(nothing, PairLoss(3, 1))
+    assert (batch.unpaired, batch.table_full) == (Counter({3: 3}), Counter({3: 1}))
+    batch = made.since(nothing, PairLoss(2, 1))
+    assert (batch.unpaired, batch.table_full) == (Counter(), Counter())
+    batch = made.since(nothing, PairLoss(5, 0))
+    assert (batch.unpaired, batch.table_full) == (Counter({3: 2}), Counter())
+
+
+def test_durations_go_into_the_built_in_histogram() -> None:
+    key = HistKey("duration", "duration", log2=True)
+    table = HistTable((key,), "duration", None, 128, (HistFeed(DURATIONS, "spread", (), 0),), passed=True)
+    made = HistDeltas(LAYOUT, ProbeMetrics("p", (), (), None, (1.024e-06, 4.096e-06)), [table])
+    batch = made.since([reading({(10,): (2, 2000), (11,): (1, 1025), (20,): (1, 1_000_000)})])
+    assert [(one.feeds, one.buckets, one.sum) for one in batch.tallies] == [
+        (DURATIONS, (2, 0, 0), 2000),
+        (DURATIONS, (0, 1, 0), 1025),
+        (DURATIONS, (0, 0, 1), 1_000_000),
+    ]
+
+
 class Table:
     """A model of a hist trigger in the kernel: its condition, its keys, its rows and their limit."""
 
@@ -118,6 +141,8 @@ class Table:
     def shown(key: HistKey, value: int | bytes | None) -> int | bytes:
         if isinstance(value, bytes) or value is None:
             return value or b""
+        if key.width:
+            return value // key.width * key.width
         return max(0, (value - 1).bit_length()) if key.log2 else value % 2**64
 
 
@@ -130,6 +155,8 @@ METRICS = (
     Metric("histogram", "e", "h", "n", (), (0.001, 0.512, 4.096), scale=0.001),
     Metric("counter", "f_total", "h", None, (), where="n > 100"),
     Metric("histogram", "g", "h", "n", (), (2.0**53, 2.0**63, 2.0**64)),
+    Metric("histogram", "i", "h", "return", (COMM,), (-1.0, 0.0, 99.0, 199.0, 399.0)),
+    Metric("histogram", "j", "h", "n", (), (0.5, 0.7, 0.9), scale=0.1),
 )
 
 

@@ -541,8 +541,9 @@ NO_RETURN = "$retval is there only when a named function returns"
             "attach.returns: kprobe:g has no return value to read",
         ),
         (
-            "attach: {pair: {from: 'tracepoint:a:b', to: 'tracepoint:a:c', key: tid}}, aggregate: ¦kernel",
-            "aggregate: tracepoint:a:b -> tracepoint:a:c is two events, which the agent joins",
+            "attach: {pair: {from: ['tracepoint:a:b', 'tracepoint:a:d'], to: 'tracepoint:a:c', key: tid}},"
+            " aggregate: ¦kernel",
+            "aggregate: the kernel would count twice what two events begin, so the agent joins",
         ),
     ],
 )
@@ -671,7 +672,17 @@ def test_a_metric_is_refused(refused_probe: Refused, attach: str, metric: str, e
         (ENTRIES, "maxactive: ¦3", "only a kretprobe has it"),
         (ENTRIES, "returns: ¦int", "nothing here has a return value to read: leave it out"),
         (ENTRIES, "¦return_buckets: [1]", "nothing here has a return value to read"),
-        ("'call:f'", "aggregate: ¦kernel", "call:f is two events, which the agent joins: leave"),
+        ("'ucall:/bin/true:f'", "aggregate: ¦kernel", "a stack pointer of a program is not unique"),
+        (
+            "{pair: {from: 'tracepoint:a:b', to: 'tracepoint:a:b', key: tid}}",
+            "aggregate: ¦kernel",
+            "the kernel does not join an event with the next one of it",
+        ),
+        (
+            "{pair: {from: 'tracepoint:a:b', through: {late: 'tracepoint:a:d'}, to: 'kprobe:f', key: tid}}",
+            "aggregate: ¦kernel",
+            "the kernel keeps no times between two events",
+        ),
     ],
 )
 def test_a_key_is_refused(refused_probe: Refused, attach: str, key: str, expected: str) -> None:

@@ -21,6 +21,8 @@ POWERS = "the kernel's buckets are powers of 2 of the value:"
         "{counter: a_total, where: 'n > 3 && comm == \"x\" && return < 0', labels: [n]}",
         "{histogram: a, value: n}",
         "{histogram: a, value: n, buckets: [-5, 0, 1, 2, 1024], labels: [comm, n]}",
+        "{histogram: a, value: n, buckets: {linear: {start: 4095, width: 4096, count: 200}}}",
+        "{histogram: a, value: n, buckets: [1, 3, 4, 10]}",
         "{histogram: a, value: n, scale: 1.0e-3, buckets: [0.001, 0.512, 1.024]}",
         "{histogram: a, value: n, scale: 1024, buckets: {exp2: {min: 1024, count: 20}}}",
         "{histogram: a, value: n, scale: 0.125, buckets: [0.125, 8], native: true}",
@@ -43,11 +45,18 @@ def test_what_the_kernel_can_do(config: Load, metric: str) -> None:
         ("counter: a_total, labels: {a: {field: ¦caller}}", "labels.a.field: the kernel does not aggregate"),
         ("counter: a_total, labels: [¦symbol]", "labels[0]: the kernel does not aggregate by 'symbol'"),
         ("counter: a_total, ¦labels: [comm, cpu, n]", "labels: the kernel aggregates by 2 labels at most"),
-        ("histogram: a, value: n, ¦buckets: [1, 3, 4, 10]", f"buckets: {POWERS} 3 and 10 are no"),
-        ("histogram: a, value: n, scale: 512, ¦buckets: [1, 512]", f"buckets: {POWERS} 1 is no"),
-        ("histogram: a, value: n, ¦buckets: [1099511628000]", f"buckets: {POWERS} 1.09951e+12 is no"),
+        ("histogram: a, value: n, ¦buckets: [1, 3, 4, 1024]", f"buckets: {POWERS} 3 is no"),
+        ("histogram: a, value: n, ¦buckets: [3000, 5000]", f"buckets: {POWERS} 3000 and 5000 are no"),
+        (
+            "histogram: a, value: n, ¦buckets: {linear: {start: 4096, width: 4096, count: 20}}",
+            f"buckets: {POWERS} 12288, 20480 and 24576 and others are not powers of 2,"
+            " and equal steps end one below a multiple, 1024 at most",
+        ),
         ("histogram: a, value: n, scale: 1.0e-300, ¦buckets: [1.0e+10]", f"buckets: {POWERS} 1e+10 is no"),
-        ("histogram: a, value: n, scale: 1.0e+300, ¦buckets: [1.0e-100]", f"buckets: {POWERS} 1e-100 is no"),
+        (
+            "histogram: a, value: n, buckets: [9, 19, 29], native: ¦true",
+            "native: a native histogram needs powers of 2",
+        ),
         (
             "histogram: a, value: n, scale: 0.001, buckets: [0.512], native: ¦true",
             "native: the kernel's buckets are powers of 2 of the value, a native histogram's of the product",
@@ -64,12 +73,47 @@ def test_what_it_cannot(refused: Refused, metric: str, expected: str) -> None:
     ("rest", "expected"),
     [
         ("aggregate: kernel, stack: ¦true", "stack: the kernel keeps no stacks where it aggregates"),
-        ("aggregate: kernel, ¦return_buckets: [1, 10]", f"return_buckets: {POWERS} 10 is no"),
+        ("aggregate: kernel, ¦return_buckets: [1, 5000]", f"return_buckets: {POWERS} 5000 is no"),
         ("aggregate: ¦hist", "aggregate: "),
     ],
 )
 def test_a_probe(refused_probe: Refused, rest: str, expected: str) -> None:
     refused_probe(f"attach: 'kretprobe:f', {rest}", expected)
+
+
+NANOSECONDS = "the kernel's buckets are powers of 2 of nanoseconds:"
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("¦outstanding: {older_than: 1s}", "outstanding: the kernel does not tell what is open"),
+        ("¦duration_buckets: [0.001, 7]", f"duration_buckets: {NANOSECONDS} 0.001 and 7 s are not"),
+        (
+            "metrics: [{histogram: a_seconds, value: duration, ¦buckets: [1.0e-7, 1]}]",
+            f"metrics[0].buckets: {NANOSECONDS} 1e-07 and 1 s are not powers of 2,"
+            " and equal steps begin at 0, 1024 at most",
+        ),
+        (
+            "metrics: [{histogram: a_seconds, value: duration, native: ¦true}]",
+            "metrics[0].native: the kernel's buckets are powers of 2 of nanoseconds, not of seconds",
+        ),
+    ],
+)
+def test_a_call(refused_probe: Refused, rest: str, expected: str) -> None:
+    refused_probe(f"attach: 'call:f', aggregate: kernel, {rest}", expected)
+
+
+def test_a_call_that_the_kernel_joins(config: Load) -> None:
+    keys = "attach: 'call:f', returns: int, aggregate: kernel"
+    metrics = "{histogram: a_seconds, value: duration}, {counter: took_seconds_total, value: duration}"
+    [probe] = config(
+        f"global: {{native_histograms: true}}\nprobes: [{{name: p, {keys}, metrics: [{metrics}]}}]"
+    ).probes
+    assert (probe.aggregate, probe.native, probe.duration_buckets) == ("kernel", False, ())
+    bounds = probe.metrics[0].buckets or ()
+    assert (probe.metrics[0].native, bounds[0], bounds[-1]) == (False, 1.024e-06, 17.179869184)
+    assert config(f"probes: [{{name: p, {keys}}}]").probes[0].duration_buckets == bounds
 
 
 @pytest.mark.parametrize(

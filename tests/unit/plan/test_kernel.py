@@ -227,3 +227,14 @@ def test_the_other_plans_have_their_reasons(made: Probe, because: str) -> None:
 def test_a_tracepoint_that_cannot_be_counted_otherwise() -> None:
     first = spec(probe(attach(f"tracepoint:{EXEC}")), hist=False)
     assert first.because == "this kernel counts a tracepoint in no other way"
+
+
+def test_buckets_of_one_width_are_linear_rows() -> None:
+    """Values above the last bound share a row; without that each would have one."""
+    made = Metric("histogram", "x", "h", "n", (), (99.0, 199.0, 399.0))
+    way = attach("kprobe:f", None, None, n="$arg1:u32")
+    assert [table.trigger for table in spec(kernel_probe(way, metrics=(made,))).tables] == [
+        "hist:keys=n.buckets=100:vals=n:size=512 if n > 0 && n <= 399",
+        "hist:keys=common_cpu:vals=n:size=1024 if n > 399",
+        "hist:keys=n:size=512 if n == 0",
+    ]

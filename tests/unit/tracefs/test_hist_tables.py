@@ -12,7 +12,7 @@ from kprobe_exporter.model.stacks import StackReading, StackTable, Weight
 from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter, detach, parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.stack_tables import StackTrigger
-from tests.support.hist_texts import EMPTY, NAMES, POWERS
+from tests.support.hist_texts import EMPTY, NAMES, POWERS, STEPS
 from tests.unit.tracefs.conftest import Table
 
 MINUS_2 = 2**64 - 2
@@ -28,6 +28,12 @@ def test_as_the_kernel_prints_them() -> None:
     assert powers.condition == "CPU >= 0 && return > 0 && return < 4294967290"
     assert powers.reading == HistReading(12, 3, {(1, 259, 4): (11, 154), (1, 259, 10): (1, 1024)})
     assert (empty.condition, empty.reading) == (None, HistReading(0, 0, {}))
+
+
+def test_buckets_of_one_width() -> None:
+    [shown] = parse_hist(STEPS)
+    assert (shown.keys, shown.vals) == ("less.buckets=1000,tid", "hitcount,duration")
+    assert shown.reading == HistReading(56, 0, {(0, 187): (27, 14698), (19000, 187): (29, 565032)})
 
 
 def test_a_key_that_7_2_spells_twice() -> None:
