@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -154,34 +153,6 @@ def test_a_first_event_without_an_end_is_unpaired(start_agent: StartAgent, other
     assert metrics.value("kprobe_exporter_events_total", probe="pair") == 1
     # Of eight, since one may still end. The table of open calls is not read at each scrape.
     eventually(lambda: lost(agent) == {"unpaired": 7}, pause=1)
-
-
-@pytest.mark.needs(HIST)
-def test_a_full_table_is_told(start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel never forgets a key, so threads beyond the table's rows find no room."""
-    monkeypatch.setattr("kprobe_exporter.tracefs.pair_triggers.OPEN_ROWS", 128)
-    agent = start_agent(PAIR.format(only="common_pid > 0"))
-
-    def joined() -> float:
-        return agent.scrape().value("kprobe_duration_seconds_count", probe="pair")
-
-    before = joined()
-
-    def work() -> None:
-        os.getppid()
-        os.getuid()
-
-    for _ in range(300):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-
-    def told() -> float:
-        return joined() + agent.scrape().value("kprobe_exporter_events_lost_total", reason="table_full")
-
-    eventually(lambda: told() - before >= 300, pause=1)
-    assert joined() - before <= 128
-    assert agent.scrape().value("kprobe_hits_total", probe="pair") >= 300
 
 
 @pytest.mark.needs(HIST)
