@@ -23,7 +23,7 @@ from tests.support.keeping_sender import KeepingSender
 from tests.support.otlp_spans import attributes_of, decoded, encoded
 
 RESULTS: Mapping[Signal, Any] = {"span": SpanExportResult, "log": LogRecordExportResult}
-TOLERANCE = 1_000_000_000
+TOLERANCE = 10_000_000_000
 """Nanoseconds between two looks at the clocks."""
 
 
