@@ -118,6 +118,8 @@ def test_a_tool(case: ToolCase, trace: StartTrace) -> None:
 
 
 ELSEWHERE = {
+    "funcgraph": "tests/kernel/test_tracers.py",
+    "functrace": "tests/kernel/test_tracers.py",
     "memleak": "tests/kernel/tools/test_memory.py",
     "profile": "tests/kernel/test_profile.py",
     "runqlat": "test_runqlat, below",
