@@ -147,23 +147,16 @@ class Recorder:
                 if probe.records and any(fnmatchcase(probe.name, name) for name in one.config.probes)
                 for each in probe.attachments
             ]
-            events: list[tuple[str, str | None]] = [(event, None) for event in one.config.tracepoints]
-            events += [
-                (f"{part.system}/{part.event}", part.spec.kernel_filter)
-                for _, each in attached
-                for part in each.parts
+            parts = [
+                (f"{part.system}/{part.event}", part.spec) for _, each in attached for part in each.parts
             ]
+            events: list[tuple[str, str | None]] = [(event, None) for event in one.config.tracepoints]
+            events += [(event, spec.kernel_filter) for event, spec in parts]
             filters = SharedFilters()
             for event, text in events:
                 filters.add(event, text)
             wanted = {event: filters.text(event) for event, _ in events}
-            eprobes = {
-                f"{part.system}/{part.event}": part.spec
-                for _, each in attached
-                for part in each.parts
-                if part.layout.form == "eprobe"
-            }
-            one.buffers.follow(wanted, eprobes)
+            one.buffers.follow(wanted, {event: spec for event, spec in parts if spec.layout.form == "eprobe"})
             one.recorded = Recorded(
                 tuple(wanted), tuple(attached), one.config.tracepoints, marks=one.config.marks
             )

@@ -129,8 +129,8 @@ class RecordingBuffers:
         return copy_marks(self._files, made.path, on=on)
 
     def _write(self, event: str, file: str, text: str) -> None:
-        for made in self._made:
-            place = self.own_events(made).get(event, event)
+        _, own = self._own.get(event, (None, []))
+        for made, place in zip(self._made, own or [event] * len(ENDS), strict=True):
             try:
                 made.write(f"events/{place}/{file}", text)
             except OSError as error:
