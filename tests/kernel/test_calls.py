@@ -4,19 +4,18 @@ import ctypes
 import errno
 import os
 import platform
-import select
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.conftest import StartAgent
-from tests.support.joined_calls import BOUNDS, LIBC, SLEEPS, TimeSpec, check, lost, nap
+from tests.support.joined_calls import BOUNDS, LIBC, SLEEPS, TimeSpec, check, lost, nap, nested_epolls
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.support.system_calls import function
@@ -120,13 +119,7 @@ probes:
     filter: "common_pid == {kernel_tid()}"
 """)
     depth = 4
-    with ExitStack() as stack:
-        inner = os.eventfd(0)
-        stack.callback(os.close, inner)
-        for _ in range(depth):
-            outer = stack.enter_context(select.epoll())
-            outer.register(inner, select.EPOLLIN)
-            inner = outer.fileno()
+    with nested_epolls(depth):
         metrics = agent.scrape()
     assert metrics.value("kprobe_duration_seconds_count", probe="loop") == sum(range(1, depth))
     assert metrics.value("kprobe_hits_total", probe="loop") == sum(range(1, depth))

@@ -1,10 +1,8 @@
 """Calls and pairs that the kernel joins: the same numbers as the agent's, and losses are told."""
 
 import os
-import select
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from kprobe_exporter.cli import main
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
-from tests.support.joined_calls import SLEEPS, lost, nap
+from tests.support.joined_calls import SLEEPS, lost, nap, nested_epolls
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.vm.kernels import HIST
@@ -110,13 +108,7 @@ probes:
   - {name: loop, attach: "call:ep_loop_check_proc", aggregate: kernel}
 """)
     depth = 4
-    with ExitStack() as stack:
-        inner = os.eventfd(0)
-        stack.callback(os.close, inner)
-        for _ in range(depth):
-            outer = stack.enter_context(select.epoll())
-            outer.register(inner, select.EPOLLIN)
-            inner = outer.fileno()
+    with nested_epolls(depth):
         metrics = counted(agent, loop=sum(range(1, depth)))
     assert plans(agent) == {"loop": PLAN}
     assert metrics.value("kprobe_duration_seconds_count", probe="loop") == sum(range(1, depth))

@@ -1,8 +1,11 @@
 """Naps, of which the kernel and the test know the time, and what is checked of joined calls."""
 
 import ctypes
+import os
+import select
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from tests.support.agent_process import AgentProcess, Metrics
 
@@ -26,6 +29,19 @@ def nap(seconds: float) -> tuple[float, float]:
     began = time.monotonic()
     assert LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, ctypes.byref(wanted), None) == 0
     return seconds, time.monotonic() - began
+
+
+@contextmanager
+def nested_epolls(depth: int) -> Iterator[None]:
+    """Put epoll sets into each other: for each one the kernel searches those within it, by recursion."""
+    with ExitStack() as stack:
+        inner = os.eventfd(0)
+        stack.callback(os.close, inner)
+        for _ in range(depth):
+            outer = stack.enter_context(select.epoll())
+            outer.register(inner, select.EPOLLIN)
+            inner = outer.fileno()
+        yield
 
 
 def check(metrics: Metrics, name: str, naps: Sequence[tuple[float, float]], **labels: str) -> None:
