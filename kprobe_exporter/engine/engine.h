@@ -88,6 +88,7 @@ struct field_ref {
     uint32_t guards[MAX_GUARDS];    /* their offsets; unless each is an address, the value is missing */
     uint32_t offset;                /* bytes from the record's start */
     uint32_t size;                  /* bytes */
+    uint32_t next;                  /* offset of the next dynamic string of a probe's record, 0 if there is none */
 };
 
 /* Conditions and computed values (expr.c): a tree in one array, the operands of a node next to each other. The

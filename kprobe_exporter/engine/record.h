@@ -210,6 +210,8 @@ static inline bool find_text(
             first += field->offset + 4;
         if (size == 0 && field->unreadable_if_empty)
             return false;
+        if (field->next && (load32(record->start + field->next) & 0xFFFF) < first + size)
+            return false;  /* not stored: see Field of model/record_layout.py */
         break;
     case FIELD_LOOKED_UP:
         look_up(field, record, &looked_up);

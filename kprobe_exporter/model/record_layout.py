@@ -33,6 +33,8 @@ class Field(NamedTuple):
     ``element`` is the fetch type of an array's elements, which says how they print; ``length`` is their
     number, 0 for other kinds. ``fault``: a dynamic string of length 0 was unreadable. ``network``: the number
     is big-endian. ``guards`` are the offsets of the pointers through which the value was read, 8 bytes each.
+    ``next`` is the offset of the record's next dynamic string, 0 without one: the kernel stores strings one
+    after another, so a string that ends behind the start of the next one was not stored.
     """
 
     kind: FieldKind
@@ -43,6 +45,7 @@ class Field(NamedTuple):
     fault: bool = False
     network: bool = False
     guards: tuple[int, ...] = ()
+    next: int = 0
 
 
 class Shape(NamedTuple):

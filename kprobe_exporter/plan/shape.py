@@ -3,7 +3,7 @@
 import re
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.event_format import FormatField, parse_format, read_as
+from kprobe_exporter.grammar.event_format import EventFormat, FormatField, parse_format, read_as
 from kprobe_exporter.grammar.fetch import INTEGERS
 from kprobe_exporter.model.record_layout import Field, FieldKind, Geometry, Shape, StackLayout, StackLayouts
 from kprobe_exporter.model.records import Layout
@@ -69,7 +69,9 @@ def shape(layout: Layout, text: str) -> Shape:
     probe = layout.form != "tracepoint"
     fields = tuple(
         _field(arg, form.fields, form.name, probe)._replace(
-            network=arg.network > 0, guards=tuple(form.fields[guard].offset for guard in arg.guards)
+            network=arg.network > 0,
+            guards=tuple(form.fields[guard].offset for guard in arg.guards),
+            next=_next_string(form, arg.shown) if probe else 0,
         )
         for arg in layout.args
     )
@@ -77,8 +79,18 @@ def shape(layout: Layout, text: str) -> Shape:
     back = form.fields.get("__probe_ret_ip") if returns else None
     caller = Field("symbol", back.offset, back.size) if back else None
     tid = Field("signed", form.common["common_pid"].offset, 4)
-    size = max(field.offset + field.size for field in (tid, *fields, *([caller] if caller else ())))
+    size = max(
+        max(field.offset + field.size, field.next + 4)
+        for field in (tid, *fields, *([caller] if caller else ()))
+    )
     return Shape(form.id, layout, fields, tid, caller, size)
+
+
+def _next_string(form: EventFormat, name: str) -> int:
+    """Return the offset of the dynamic string after one of this name, 0 without one."""
+    strings = [one for one in form.fields.values() if one.type.startswith("__data_loc")]
+    found = form.fields.get(name)
+    return min((one.offset for one in strings if found in strings and found.offset < one.offset), default=0)
 
 
 def _field(arg: Arg, known: dict[str, FormatField], event: str, probe: bool) -> Field:

@@ -33,7 +33,7 @@ cdef extern from "engine.h" nogil:
         bint unreadable_if_empty, network, second
         uint8_t nguards
         uint32_t* guards
-        uint32_t offset, size
+        uint32_t offset, size, next
 
     struct expr_node:
         uint8_t op

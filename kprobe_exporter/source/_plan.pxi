@@ -46,7 +46,7 @@ cdef void* _array(engine_plan* plan, size_t count, size_t size) except NULL:
 
 cdef int _fill_ref(field_ref* out, ref) except -1:
     cdef uint32_t i
-    kind, out.offset, out.size, form, out.unreadable_if_empty, out.network, out.second, guards = ref
+    kind, out.offset, out.size, form, out.unreadable_if_empty, out.network, out.second, guards, out.next = ref
     out.kind, out.error_form, out.nguards = _KINDS[kind], _ERROR_FORMS[form], len(guards)
     for i in range(out.nguards):
         out.guards[i] = guards[i]

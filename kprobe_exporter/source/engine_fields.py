@@ -35,6 +35,7 @@ class FieldRef(NamedTuple):
     network: bool = False
     second: bool = False
     guards: tuple[int, ...] = ()
+    next: int = 0
 
 
 class JoinedShape(NamedTuple):
@@ -78,6 +79,7 @@ def field_ref(field: Field) -> FieldRef:
         unreadable_if_empty=field.fault,
         network=field.network and sys.byteorder == "little",
         guards=field.guards,
+        next=field.next,
     )
 
 

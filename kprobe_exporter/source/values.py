@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Protocol, TypeAlias
 
 from kprobe_exporter.model.record_layout import Field
@@ -62,7 +63,9 @@ def _plain(field: Field, names: Names) -> Read:
         "program": lambda data, start, end, tid: program_name(_located(field, data, start, start + at, end)),
         "text": lambda data, start, end, tid: _text(data, start + at, start + at + field.size),
         "rest": lambda data, start, end, tid: _text(data, start + at, end),
-        "dynamic": lambda data, start, end, tid: _located(field, data, start, start + at, end),
+        "dynamic": lambda data, start, end, tid: (
+            None if _overlaps(field, data, start, at) else _located(field, data, start, start + at, end)
+        ),
         "relative": lambda data, start, end, tid: _located(field, data, start, start + at, end),
         "texts": lambda data, start, end, tid: _texts(field, data, start, end),
         "vector": lambda data, start, end, tid: _vector(field, data, start, end),
@@ -88,9 +91,24 @@ def program_name(path: bytes | None) -> bytes | None:
 
 def _texts(field: Field, data: Buffer, start: int, end: int) -> bytes:
     """Return an array of strings in the form of the kernel's text."""
-    first = start + field.offset
-    found = [_located(field, data, start, at, end) for at in range(first, first + field.size, 4)]
+    found = _strings(field, data, start, end)
     return b"{" + b",".join(b"(fault)" if text is None else b'"' + text + b'"' for text in found) + b"}"
+
+
+def _strings(field: Field, data: Buffer, start: int, end: int) -> list[bytes | None]:
+    """Return the strings of an array, each None if it is unreadable.
+
+    The kernel stores them one after another, and ends at an address in the array that it cannot read. It
+    then leaves the later places as they were, and stores the next argument at the place of the first string
+    (process_fetch_insn_bottom() of kernel/trace/trace_probe_tmpl.h). So all are None unless each is where
+    the one before it ends.
+    """
+    first = start + field.offset
+    places = struct.unpack_from(f"={field.length}I", data, first)
+    follow = all(_end(one) == _start(after) for one, after in pairwise(places))
+    if not follow or _overlaps(field, data, start, field.offset + field.size - 4):
+        return [None] * field.length
+    return [_located(field, data, start, at, end) for at in range(first, first + field.size, 4)]
 
 
 def _vector(field: Field, data: Buffer, start: int, end: int) -> bytes | None:
@@ -102,10 +120,7 @@ def _vector(field: Field, data: Buffer, start: int, end: int) -> bytes | None:
     [guard] = field.guards
     pointers = struct.unpack_from(f"={field.length + 1}Q", data, start + guard)
     length = next((number for number, pointer in enumerate(pointers) if not pointer), len(pointers))
-    first = start + field.offset
-    found = [
-        _located(field, data, start, first + 4 * number, end) for number in range(min(length, field.length))
-    ]
+    found = _strings(field, data, start, end)[:length]
     texts = [b"?" if text is None else text for text in found]
     more = [b"..."] if length > field.length else []
     return b" ".join(texts + more) if any(text is not None for text in found) else None
@@ -122,6 +137,23 @@ def _array(field: Field, names: Names) -> Read:
         return b"{" + b",".join(map(show, numbers.unpack_from(data, start + field.offset))) + b"}"
 
     return read
+
+
+def _start(place: int) -> int:
+    """Return the offset of a string from the record's start (trace_probe.h: make_data_loc)."""
+    return place & 0xFFFF
+
+
+def _end(place: int) -> int:
+    return _start(place) + (place >> 16)
+
+
+def _overlaps(field: Field, data: Buffer, start: int, at: int) -> bool:
+    """Whether the string whose place is at ``at`` ends behind the start of the next one: see Field."""
+    if not field.next:
+        return False
+    (place,), (after,) = NUMBER.unpack_from(data, start + at), NUMBER.unpack_from(data, start + field.next)
+    return _end(place) > _start(after)
 
 
 def _located(field: Field, data: Buffer, start: int, at: int, end: int) -> bytes | None:

@@ -25,6 +25,9 @@ from tests.vm.kernels import ALL_FILTERS, EPROBES
 pytestmark = pytest.mark.needs("kprobe_events")
 
 OPENS, EXECS = 500, 200
+NOWHERE = 1 << 20
+"""An address that no program has: it is between vm.mmap_min_addr and where programs are loaded."""
+
 NAP = 0.03
 LONG = 0.5
 """Seconds of a sleep that a starved machine does not make of one of a millisecond."""
@@ -99,7 +102,11 @@ def test_arguments_of_execs(trace: StartTrace, random: Random) -> None:
 
 
 def test_vector_at_its_ends(trace: StartTrace) -> None:
-    """No argument, an empty one, exactly as many as are read, and a null pointer that garbage follows."""
+    """No argument, an empty one, exactly as many as are read, a null pointer that garbage follows, and none.
+
+    Without an array the kernel leaves the places of the strings as they were in the buffer's page, and the
+    thread's name is where they point. The many calls before fill the pages.
+    """
     texts = {
         b"one": [b"one"],
         b"eight": [b"eight", *b"abcdefg".hex(" ", 1).encode().split()],
@@ -108,20 +115,40 @@ def test_vector_at_its_ends(trace: StartTrace) -> None:
     garbage = (ctypes.c_char_p * 9)(b"first", None, *[b"garbage"] * 7)
 
     def work() -> None:
+        for _ in range(OPENS):
+            libc.execve(b"/nonexistent", garbage, None)
         for argv in texts.values():
             libc.execve(b"/nonexistent", (ctypes.c_char_p * (len(argv) + 1))(*argv, None), None)
         libc.execve(b"/nonexistent", garbage, None)
+        libc.execve(b"/nonexistent", ctypes.c_void_p(NOWHERE), None)
         libc.execve(b"/nonexistent/last", None, None)
 
     child = Child(work)
     command = "syscall:execve file=filename:string argv=argv:strings[8]"
     found = traced(trace("--json", "-p", str(child.pid), command), child, b"nonexistent/last")
     shown = [one["args"]["argv"] for one in found]
+    assert shown[:OPENS] == ["first"] * OPENS
+    shown = shown[OPENS:]
     joined = [text(b" ".join(argv)) for argv in texts.values()]
     # Before 6.16 the kernel stores an empty string of a program as one that it could not read.
     assert shown[:2] == joined[:2]
     assert shown[2] in (joined[2], "? x")
-    assert shown[3:] == ["first", None]
+    assert shown[3:] == ["first", None, None]
+
+
+def test_string_behind_a_pointer_that_leads_nowhere(trace: StartTrace) -> None:
+    """It has no value, although the kernel stores the next string where this one would be."""
+
+    def work() -> None:
+        for argv in (ctypes.c_void_p(NOWHERE), None, (ctypes.c_char_p * 2)(b"here", None)):
+            libc.execve(b"/nonexistent/last", argv, None)
+
+    child = Child(work)
+    command = "tracepoint:syscalls:sys_enter_execve first=+0(+0($argv)):ustring file=+0($filename):ustring"
+    found = traced(trace("--json", "-p", str(child.pid), command), child, b"here")
+    assert [one["args"] for one in found] == [
+        {"first": first, "file": "/nonexistent/last"} for first in (None, None, "here")
+    ]
 
 
 def test_string_that_is_not_in_memory(trace: StartTrace, tmp_path: Path) -> None:

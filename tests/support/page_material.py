@@ -82,7 +82,7 @@ STACKS = StackLayouts(StackLayout(4, 16), StackLayout(12, 16, 8))
 def entry(tid: int, path: bytes | None = b"/etc/passwd\0", **wrong: int) -> bytes:
     integers = 200, -3, -300, 65000, -70000, 4000000000, -(2**40), 2**63 + 5
     numbers = struct.pack("=BbhHxxiIqQQcxHHH", *integers, 0xFFF0, b"x", 1, 2, 3)
-    words = located(76, b"one\0") + struct.pack("=I", 0)
+    words = located(76, b"one\0") + struct.pack("=I", 80)
     strings = b"one\0" + (path or b"")
     place = struct.pack("=I", len(path or b"") << 16 | wrong.get("at", 80))
     return event(7, tid, numbers, words, b"fixed\0zz", place, strings)

@@ -398,6 +398,30 @@ static void test_pages_of_pipe(struct bench *bench)
     close(ends[1]);
 }
 
+/* A string that the kernel did not store begins where the next one does, and the next one's place is `small`. */
+static void test_string_that_was_not_stored(struct bench *bench)
+{
+    struct field_ref text = TEXT_AT_20;
+    struct expr_node *node;
+    uint32_t number;
+
+    tear_down(bench);
+    bench->plan = make_plan(MAX_OPEN);
+    text.next = 16;
+    node = array(bench->plan, 1, sizeof(*node));
+    *node = (struct expr_node){.op = EXPR_TEXT_EQUAL, .field = text, .text = (const uint8_t *)"x", .length = 1};
+    bench->plan->nnodes = 1;
+    bench->plan->nodes = node;
+    bench->plan->types[PLAIN].filter = 0;
+    bench->engine = engine_new(bench->plan);
+    add(bench, PLAIN, 7, 9, 2 << 16 | EVENT_SIZE, "x");
+    add(bench, PLAIN, 7, 9, 2 << 16 | (EVENT_SIZE + 2), "x");
+    feed(bench, 0);
+    engine_found(bench->engine, &number);
+    CHECK(number == 1);
+    CHECK(bench->plan->types[PLAIN].arrived == 2 && bench->plan->types[PLAIN].passed == 1);
+}
+
 /* name == "x" && (number - 10) * 2 > small */
 static void test_filter(struct bench *bench)
 {
@@ -540,6 +564,7 @@ int main(void)
         TEST(test_cut_page_is_loss),
         TEST(test_pages_of_pipe),
         TEST(test_filter),
+        TEST(test_string_that_was_not_stored),
         TEST(test_looked_up_values),
         TEST(test_resume_keeps_open_calls),
         TEST(test_oldest_are_dropped),

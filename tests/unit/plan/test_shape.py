@@ -54,6 +54,16 @@ def test_a_return_probe() -> None:
     assert (made.tid, made.size) == (Field("signed", 4, 4), 36)
 
 
+def test_a_string_before_another_one() -> None:
+    text = form("capture/cap_open_ret").replace(
+        "\n\nprint", "\n\tfield:__data_loc char[] later;\toffset:36;\tsize:4;\tsigned:1;\n\nprint"
+    )
+    args = (Arg("comm", "str"), Arg("later", "str"), Arg("ret", "int"))
+    made = shape(Layout(0, "p", "cap_open_ret", "return", "f", args), text)
+    assert [field.next for field in made.fields] == [36, 0, 0]
+    assert shape(Layout(0, "p", "cap_open_ret", "return", "f", args[:1]), text).size == 40
+
+
 def test_a_tracepoint_under_names_of_ours() -> None:
     args = (
         Arg("who", "str", field="prev_comm"),

@@ -17,18 +17,27 @@ class NoNames(Names):
     """Fails if it is asked."""
 
 
-def value(strings: list[bytes | None], pointers: list[int]) -> object:
-    """Return what is read of these strings, of which None is unreadable, and of the pointers before them."""
+def value(strings: list[bytes | None], pointers: list[int], stored: int | None = None) -> object:
+    """Return what is read of these strings, of which None is unreadable, and of the pointers before them.
+
+    A thread's name follows. With ``stored``, the kernel gives up after so many strings.
+    """
     count = len(strings)
     assert len(pointers) == count + 1
-    at = 8 + 8 * len(pointers) + 4 * count
-    places, tail = [], b""
+    at = 8 + 8 * len(pointers) + 4 * count + 4
+    places, tail, comm = list[int](), b"", b"python\0"
     for string in strings:
         data = b"" if string is None else string + b"\0"
         places.append(len(data) << 16 | (at + len(tail)))
         tail += data
-    record = bytes(8) + struct.pack(f"={len(pointers)}Q{count}I", *pointers, *places) + tail
-    field = Field("vector", 8 + 8 * len(pointers), 4 * count, length=count, fault=True, guards=(8,))
+    if stored is not None:
+        left = places[:stored] or [len(comm) << 16 | at]
+        places, tail = left + [0xDEAD0000] * (count - len(left)), b""
+    places.append(len(comm) << 16 | (at + len(tail)))
+    record = bytes(8) + struct.pack(f"={len(pointers)}Q{count + 1}I", *pointers, *places) + tail + comm
+    field = Field(
+        "vector", 8 + 8 * len(pointers), 4 * count, length=count, fault=True, guards=(8,), next=at - 4
+    )
     page = bytes(START) + record + b"behind"
     return reader(field, NoNames())(page, START, START + len(record), 0)  # type: ignore[abstract]
 
@@ -51,6 +60,11 @@ def value(strings: list[bytes | None], pointers: list[int]) -> object:
 def test_joined_up_to_null(strings: list[bytes | None], there: int, text: bytes | None) -> None:
     pointers = [ADDRESS + 64 * i for i in range(there)] + [0] + [ADDRESS] * 4
     assert value(strings, pointers[: len(strings) + 1]) == text
+
+
+@pytest.mark.parametrize("stored", [0, 1, 2, 3])
+def test_array_that_ends_at_memory_that_is_not_there(stored: int) -> None:
+    assert value([b"ls", b"-l", b"/"], [ADDRESS] * 4, stored) is None
 
 
 @given(st.lists(st.binary(max_size=9).map(lambda text: text.replace(b"\0", b"")), min_size=1, max_size=8))
