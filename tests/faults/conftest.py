@@ -26,5 +26,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every", type=int, default=12, help="change after which an agent is killed; 1 for all")
     parser.addoption("--figures", type=Path, help="where the soak writes what it measured, as JSON")
     parser.addoption("--outages", type=int, default=4, help="of receivers of OTLP")
-    parser.addoption("--outage-seconds", type=float, default=3, help="that one takes at most")
+    parser.addoption("--outage-seconds", type=float, default=6, help="that one takes at most")
     parser.addoption("--outage-seed", type=int, default=0, help="of the outages; 0 for a new one")

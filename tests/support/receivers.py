@@ -9,8 +9,9 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import randrange
 from typing import Any
 
 import pytest
@@ -39,10 +40,16 @@ def needs_mock_server() -> None:
 
 
 def free_port() -> int:
-    """Return a port of the loopback on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """Return a port of the loopback on which nothing listens.
+
+    It is below those that the kernel gives to connections, one of which could take the port while its server
+    is away, or connect to itself.
+    """
+    above = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = randrange(above // 2, above)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class MockServer:
