@@ -33,7 +33,7 @@ UNEXPECTED = "unexpected error from the kernel"
 
 @dataclass(eq=False)
 class Installer:
-    """Plans and installs probes in one instance. The thread that holds the change lock owns it.
+    """Plans and installs probes in one instance. Only the thread that holds the change lock calls it.
 
     ``stopping`` is called before each probe, so that a request to stop takes effect at once.
     """

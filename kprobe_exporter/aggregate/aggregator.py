@@ -37,7 +37,7 @@ from kprobe_exporter.model.snapshot import Exemplar, KernelCounts, Spread
 from kprobe_exporter.model.specs import CgroupOf, FactOf, ProbeMetrics
 
 MOST_OWNERS = 1024
-"""Detached layouts whose probe is remembered: what is left of their calls is counted after they have gone."""
+"""The most detached layouts whose probe is remembered. Their open calls are counted when they have gone."""
 
 
 class Aggregator:
@@ -104,7 +104,7 @@ class Aggregator:
     def redeclare(self, probes: Sequence[ProbeMetrics], reset: Collection[str] = ()) -> None:
         """Keep exactly these probes, and remove the metrics that none of them declares.
 
-        The metrics named in ``reset`` restart at 0. No attached layout may feed them.
+        The metrics named in ``reset`` restart at 0; the caller has detached the layouts that feed them.
         """
         with self._lock:
             declared = {spec.name for probe in probes for spec in probe.metrics} - set(reset)
@@ -133,8 +133,8 @@ class Aggregator:
         """Prepare for the events of an installed probe that was declared, or for its hist ``tables``.
 
         ``count_hits``: the kernel does not count the hits, so each event that arrives is one. An
-        event that does not pass a ``residual_filter`` counts as a hit, but adds to no metric. ``joined``: of
-        the first events of calls or pairs, which are the hits, only the number arrives here.
+        event that does not pass a ``residual_filter`` counts as a hit, but adds to no metric. ``joined``:
+        the hits are the first events of calls or pairs. The source joins them and gives only their number.
         """
         with self._lock:
             probe = self._probes[layout.probe]
@@ -198,7 +198,7 @@ class Aggregator:
         return attached, probe
 
     def watch(self, layout_id: int, handle: Callable[[Record], None]) -> None:
-        """Call ``handle`` with each record of a layout, in stream order; if it is attached, also count it.
+        """Call ``handle`` with each record of a layout, in stream order. If it is attached, they also count.
 
         Records that the source has counted and chosen to export are among them.
         """
@@ -393,7 +393,7 @@ class Aggregator:
             }
 
     def recorded(self, names: Collection[str]) -> dict[str, int]:
-        """Return how many events that are hits have arrived of these probes, as they are attached now."""
+        """Return how many events that are hits have arrived of these probes, since they were attached."""
         recorded: Counter[str] = Counter()
         with self._lock:
             for attached in self._attached.values():
@@ -408,7 +408,7 @@ class Aggregator:
             return {name: sum(cell[0] for cell in cells.values()) for name, cells in found.items()}
 
     def spreads(self) -> dict[tuple[str, str], Spread]:
-        """Return the counts of all histograms so far, by probe and the histogram's name."""
+        """Return the counts in the buckets of all histograms so far, by probe and the histogram's name."""
         with self._lock:
             return spreads(self._probes, self._metrics)
 

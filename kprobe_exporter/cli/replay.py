@@ -86,7 +86,7 @@ def opened(file: str) -> Iterator[io.BufferedIOBase]:
 
 
 def is_utf_16(start: bytes) -> bool:
-    """Return whether a text that starts so is UTF-16, with a byte order mark or by the zeros of ASCII."""
+    """Return whether a text that starts so is UTF-16: it has its mark, or NULs between ASCII letters."""
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
     zeros = [not any(start[first::2]) for first in (0, 1)]

@@ -48,8 +48,8 @@ def load(paths: Sequence[Path], decoders: Decoders, environ: Mapping[str, str] =
     """Read and check configuration files; a directory stands for the YAML files in it.
 
     ``decoders`` maps the names of the decoders that labels may use to functions. These take the options, or
-    None, and raise ValueError for bad ones. ``environ`` holds the variables of `otlp`. Raises ConfigError
-    with all problems at once.
+    None, and raise ValueError for bad ones. ``environ`` has the variables that `otlp` names as
+    ``${NAME}``. Raises ConfigError with all problems at once.
     """
     return _Loading(decoders, environ).config(lambda loading: loading.read_files(paths))
 
@@ -57,7 +57,7 @@ def load(paths: Sequence[Path], decoders: Decoders, environ: Mapping[str, str] =
 def load_text(text: str, decoders: Decoders, environ: Mapping[str, str] = os.environ) -> Config:
     """Check a configuration that is in no file, such as a terminal tool's. Raises ConfigError.
 
-    Sentences about its probes name no line.
+    Messages about its probes have no line number.
     """
     return _Loading(decoders, environ).config(
         lambda loading: [loading.report_of(YamlSource("", text.encode()))]

@@ -68,7 +68,7 @@ def duration_buckets(probe: ProbeModel, metrics: Iterable[Metric] = ()) -> tuple
 
 
 def usual_durations(probe: ProbeModel) -> tuple[float, ...]:
-    """Return the bounds of durations for which none are written."""
+    """Return the bounds of a histogram of durations for which the configuration has none."""
     return KERNEL_DURATION_BUCKETS if probe.aggregate == "kernel" else DURATION_BUCKETS
 
 
@@ -85,7 +85,7 @@ def _is_at_most_0(passing: Node) -> bool:
 
 
 def keeps_powers_of_2(scale: float) -> bool:
-    """Return whether the product of a power of two and ``scale`` is one."""
+    """Return whether each power of two times ``scale`` is a power of two."""
     return frexp(scale)[0] == 0.5
 
 
@@ -169,7 +169,7 @@ class MetricBuilder:
         self.check_number(value, path)
 
     def check_number(self, name: str, path: Path) -> None:
-        """Refuse a field that does not measure anything."""
+        """Report a field that does not measure anything."""
         self._check_field(name, path, number=True)
         attached = [one.attach for one in self.alternatives]
         pointers = [str(one.target) for one in attached if one.returns and one.returns.pointer]
@@ -303,7 +303,7 @@ class MetricBuilder:
 
 
 def is_fact(name: str, alternatives: Alternatives) -> bool:
-    """Return whether a name means a fact of the thread's process, since an event has no such field."""
+    """Return whether a name means a fact of the thread's process: no alternative has a field of this name."""
     return name in OF_PROCESS and not any(name in one.fields for one in alternatives)
 
 

@@ -120,7 +120,7 @@ class OtlpModel(Strict):
 
     endpoint: Endpoint | None = None
     """The collector: `http://HOST:4318`, to which `/v1/traces` and the like are added; for gRPC
-    `http://HOST:4317`, `https://HOST:4317` or, which is with TLS as well, `HOST:4317`."""
+    `http://HOST:4317`, `https://HOST:4317` or `HOST:4317`. gRPC uses TLS without `http://`."""
     protocol: Protocol | None = None
     """`http/protobuf` or `grpc`."""
     headers: Headers | None = None
@@ -133,13 +133,13 @@ class OtlpModel(Strict):
     compression: Compression | None = None
     """`gzip` or `none`."""
     certificate: File | None = None
-    """CA certificates (PEM) to verify the collector's with; a path from this file's directory."""
+    """CA certificates (PEM) to verify the collector's with; a path is relative to the configuration file."""
     client_certificate: File | None = None
     """The agent's own certificate (PEM), if the collector asks for one."""
     client_key: File | None = None
     """The key of that certificate (PEM)."""
     queue: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """How many log records may wait to be sent, and how many spans, with 4 KiB of memory for each on average;
+    """How many log records may wait to be sent, and how many spans, of at most 4 KiB on average;
     more are dropped and counted."""
     max_per_second: Rate = 2000.0
     """The most log records and spans that are sent per second, for all probes together."""
@@ -165,16 +165,16 @@ class ExportModel(Strict):
     signal: Signal = Field(alias="as")
     """`log` for a single moment; `span` for what takes time, a call or a pair; `line` for a line of JSON."""
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share that is kept, above 0 and up to 1; for nested calls, the outermost call decides."""
+    """The share that is kept, above 0 and up to 1; of nested calls, the outermost one's draw decides."""
     max_per_second: Rate | None = None
-    """The most that are sent per second."""
+    """The most that this probe sends per second."""
     where: Where | None = None
     """A filter on the probe's fields, evaluated in the agent, for the export alone."""
     attributes: Attributes = Field(
         default_factory=no_items, examples=[{"device": {"field": "dev", "decode": "majorminor"}}]
     )
-    """NAME to field or to `{field, decode}`, sent in addition, as a metric's labels; or a list of names of
-    `fetch` that are sent although they are pointers."""
+    """NAME to field or to `{field, decode}`, written as metric labels are, and sent in addition; or a list
+    of names of `fetch` that are sent although they are pointers."""
 
 
 Exported: TypeAlias = Annotated[

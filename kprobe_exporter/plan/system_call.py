@@ -39,8 +39,8 @@ def entry_by_kprobe(
 ) -> ProbeSpec | Unsupported:
     """Return a kprobe that reads the same as an eprobe on the tracepoint ``sys_enter_NAME`` does.
 
-    ``used`` maps our names to the tracepoint's fields, and ``memory`` are the values behind fields. The
-    fields are the arguments of the system call, in order.
+    ``used`` maps our names to the tracepoint's fields, and ``memory`` are the values to which they
+    point. The fields are the arguments of the system call, in order.
     """
     function = function_of(attach.target)
     arguments = [name for name in form.fields if not name.startswith("__")]

@@ -27,7 +27,7 @@ class ThreadFiles:
         self._proc = proc
 
     def observed(self, tid: int) -> Observed:
-        """Return what a thread does now."""
+        """Return the state of a thread, and where it waits."""
         state = self._stat(tid)[:1]
         if state in SLEEPING:
             frames = self._stack(tid)
@@ -50,7 +50,7 @@ class ThreadFiles:
         return int(found[1]) if found else tid
 
     def name(self, tid: int) -> bytes:
-        """Return the name of a thread, nothing of one that has ended."""
+        """Return the name of a thread, empty for one that has ended."""
         return self._read(tid, "comm").removesuffix(b"\n")
 
     def _stat(self, tid: int) -> bytes:
@@ -81,7 +81,7 @@ class ScopeOfThreads:
             self._session.instance.write("options/event-fork", "1")
 
     def threads(self) -> set[int]:
-        """Return the threads that the kernel records, but no children of a process alone."""
+        """Return the threads that the kernel records. In the scope of one process, its children are none."""
         if self._everything:
             proc = self._proc or Path("/proc")
             return threads_of(proc, processes(proc))

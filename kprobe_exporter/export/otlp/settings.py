@@ -41,8 +41,9 @@ class OtlpSettings:
     """How the collector is reached. Values that are None come from the OTEL_EXPORTER_OTLP_* environment.
 
     All signals share ``endpoint``, which for HTTP does not include ``/v1/logs`` and the like. ``timeout`` is
-    in seconds, for one attempt. A batch of logs or spans is sent again until it is ``retry`` seconds old, or
-    ``timeout`` with ``retry`` 0. ``certificate`` and the two after it are names of PEM files.
+    in seconds, for one attempt. A batch of logs or spans is sent again until it is ``retry`` seconds old. If
+    ``retry`` is 0, it is sent again within ``timeout``. ``certificate`` and the two after it name
+    PEM files.
     """
 
     endpoint: str | None = None
@@ -155,7 +156,7 @@ def compressed(signal: Signal, settings: OtlpSettings) -> bool:
 
 
 def headers_of(signal: Signal, settings: OtlpSettings) -> dict[str, str]:
-    """Return the headers of each request, by lower-case name. The settings' replace the environment's."""
+    """Return the headers of each request, by lower-case name. The settings' come before the environment's."""
     from opentelemetry.util.re import parse_env_headers  # noqa: PLC0415  # not before something is exported
 
     headers = dict(parse_env_headers(variable(signal, "HEADERS") or "", liberal=True))

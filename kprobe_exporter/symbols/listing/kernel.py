@@ -32,7 +32,7 @@ EVENTS = "available_events"
 EXITS = "syscalls:sys_exit_"  # Prefix of the tracepoints at the exit of system calls
 
 NOT_COUNTED = ("bpf", "__builtin__")
-"""In kallsyms in the place of a module; the kernel does not count their symbols as namesakes."""
+"""Owners of symbols in kallsyms besides modules; the kernel does not count theirs as namesakes."""
 
 BLACKLIST = (
     "/sys/kernel/debug/kprobes/blacklist cannot be read: the kernel may refuse some of these functions"
@@ -57,7 +57,7 @@ class KernelPlaces:
         self._notes: list[str] = []
 
     def find(self, query: Query) -> Listed:
-        """Return the places that match. Raises ProbeRefused, with a sentence why not, and GrammarError."""
+        """Return the places that match. Raises GrammarError, and ProbeRefused where none can be probed."""
         self._notes = []
         if query.kind in FUNCTIONS:
             found = self._functions(query)
@@ -72,7 +72,7 @@ class KernelPlaces:
         return Listed(sorted(found, key=str), self._notes)
 
     def starting(self, text: str) -> Iterator[str]:
-        """Yield places that begin with ``text``, for a shell. To be fast, it keeps refused ones, too."""
+        """Yield places that begin with ``text``, for a shell. To be fast, it yields refused ones, too."""
         kind, colon, rest = text.partition(":")
         if colon and kind in FUNCTIONS:
             yield from (f"{kind}:{name}" for name in self._function_names() if name.startswith(rest))
