@@ -112,6 +112,8 @@ PROVOKED: dict[str, tuple[Callable[[], None], int]] = {
     "ucall": (provoked.resolutions, TIMES),
     "syscall": (fsyncs_of_a_pipe, TIMES),
     "pair": (provoked.block_reads, TIMES),
+    "pair through others": (provoked.block_reads, TIMES),
+    "pair with itself": (provoked.block_reads, TIMES - 1),
     "pair of several": (provoked.mkdirs, 2 * TIMES),
 }
 """By row: the function that fires its probe, and how often."""
