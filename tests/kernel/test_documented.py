@@ -121,9 +121,8 @@ PROVOKED: dict[str, tuple[Callable[[], None], int]] = {
 ELSEWHERE = (provoked.serves, provoked.block_reads, provoked.collections)
 """Functions whose events also come from other threads than the one that calls them."""
 
-
-OFTENER = (provoked.collections,)
-"""Functions that fire their probes at least as often as is said."""
+OFTENER = ("usdt", "usdt by a pattern", "pair with itself")
+"""Rows whose probes fire at least as often as is said, because other threads do the same."""
 
 
 def of(metrics: Metrics, row: Row) -> list[dict[str, str]]:
@@ -144,8 +143,8 @@ def seen(tracefs: Path, metrics: Metrics, row: Row) -> dict[str, object]:
     known = {name for one in labels for name in one if all(each[name] != "unknown" for each in labels)}
     events = sum(metrics.value("kprobe_exporter_events_total", probe=name) for name in names)
     counted = sum(metrics.value(f"kprobe_{row.metric}_total", **one) for one in labels)
-    provoke, times = PROVOKED[row.name]
-    if provoke in OFTENER and events == counted:
+    times = PROVOKED[row.name][1]
+    if row.name in OFTENER and events == counted:
         events = counted = min(events, times)
     durations = sum(metrics.value("kprobe_duration_seconds_count", probe=name) for name in names)
     return {
