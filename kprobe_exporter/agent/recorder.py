@@ -72,11 +72,11 @@ class _Request(NamedTuple):
 class Recorder:
     """The recordings of a configuration.
 
-    The thread that holds the change lock calls ``configure``, ``follow`` and ``wiped``; any thread the
-    others. Files are written by a thread of its own, which alone waits for the disk. ``counters`` returns
-    the values of metrics, and ``signals`` how many requests have come by a signal. ``announce``, which may
-    be set before the start, sends a log record of each written recording. ``_lock`` guards the recordings,
-    and is held for a few steps.
+    The thread that holds the change lock calls ``configure``, ``follow``, ``repair`` and ``wiped``; any
+    thread the others. Files are written by a thread of its own, which alone waits for the disk.
+    ``counters`` returns the values of metrics, and ``signals`` how many requests have come by a signal.
+    ``announce``, which may be set before the start, sends a log record of each written recording.
+    ``_lock`` guards the recordings, and is held for a few steps.
     """
 
     def __init__(
@@ -160,6 +160,18 @@ class Recorder:
             one.recorded = Recorded(
                 tuple(wanted), tuple(attached), one.config.tracepoints, marks=one.config.marks
             )
+
+    def repair(self) -> list[str]:
+        """Undo what other processes changed of the buffers; return a line for each change. Never raises.
+
+        The next file begins after the repair, because events before it may be missing.
+        """
+        found: list[str] = []
+        for one in [*self._running.values()]:
+            if changes := one.buffers.repair():
+                one.begun = time.monotonic_ns()
+                found += changes
+        return found
 
     def wiped(self) -> None:
         """Note that the kernel has emptied the buffers, as a deleted definition makes it."""

@@ -365,6 +365,40 @@ def test_a_directory_that_is_gone_then_a_link_then_full(
     assert here.results()["failed"] == 3
 
 
+def test_changes_by_other_processes_are_undone(recording: Callable[..., Recorder], tracefs: Path) -> None:
+    """Of both buffers; a file after that has all events again."""
+    here = recording("every: 1s", window=600)
+    event = "events/syscalls/sys_enter_openat"
+    both = [tracefs / f"instances/recorder_under_test.slow.{end}" for end in "ab"]
+
+    def state() -> list[bytes]:
+        files = ("tracing_on", "trace_clock", "buffer_size_kb", f"{event}/enable", f"{event}/filter")
+        return [(one / file).read_bytes() for one in both for file in files]
+
+    def is_over(times: int) -> bool:
+        """The fault has begun so often, and does not hold any more."""
+        found = here.agent.scrape()
+        began = found.value("kprobe_exporter_faults_total", fault="recording_changed")
+        return began == times and not found.value("kprobe_exporter_fault", fault="recording_changed")
+
+    before = state()
+    for number, one in enumerate(both):
+        (one / event / "enable").write_text("0")
+        (one / event / "filter").write_text("common_pid == 1")
+        (one / "trace_clock").write_text("local")
+        (one / "tracing_on").write_text("1" if one == both[1] else "0")
+        eventually(lambda: state() == before, 10)
+        eventually(lambda: is_over(2 * number + 1), 10)  # noqa: B023
+        one.rmdir()
+        eventually(lambda: one.exists() and state() == before, 10)  # noqa: B023
+        eventually(lambda: is_over(2 * number + 2), 10)  # noqa: B023
+        assert f"changed in a recording: instances/{one.name} was removed" in here.agent.output()
+    for number in (1, 2):  # each buffer once
+        load = opened(5)
+        eventually(lambda: here.post("/-/record")[0] == 200, 10)
+        assert len(opens_in(here.wait_for_file(number=number), load)) == 5
+
+
 def test_a_killed_agents_buffers_are_removed(
     recording: Callable[..., Recorder], start_agent: StartAgent, tracefs: Path
 ) -> None:
