@@ -137,6 +137,36 @@ def test_a_burst_is_one_file(recording: Callable[..., Recorder]) -> None:
     assert len(here.files()) == here.results()["written"] == 1
 
 
+CRASHES = (
+    '{name: crashes, attach: "tracepoint:signal:signal_deliver", fetch: {sig: sig, sa_handler: sa_handler}}'
+)
+
+
+def test_a_crash_is_a_condition(recording: Callable[..., Recorder]) -> None:
+    """A signal with a handler is none, nor is one that no program crashes by."""
+    crash = "sa_handler == 0 && (sig == 6 || sig == 11)"
+    here = recording(f'every: 1s, when: [{{probe: crashes, where: "{crash}"}}]', CRASHES)
+
+    def signalled(number: int, *, handled: bool) -> int:
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(number, (lambda *_: os._exit(0)) if handled else signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert signalled(signal.SIGSEGV, handled=True) == 0
+    assert signalled(signal.SIGTERM, handled=False) == -signal.SIGTERM
+    counter = "kprobe_record_slow_total"
+    delivered = "kprobe_exporter_events_total"
+    eventually(lambda: here.agent.scrape().value(delivered, probe="crashes") >= 2, 10)
+    assert here.agent.scrape().value(counter) == 0
+    assert here.files() == []
+    assert signalled(signal.SIGSEGV, handled=False) == -signal.SIGSEGV
+    here.wait_for_file()
+    assert here.agent.scrape().value(counter) == 1
+
+
 def test_requests_by_signal_and_by_http(recording: Callable[..., Recorder]) -> None:
     here = recording("every: 1s")
     assert [*here.directory.iterdir()] == []
