@@ -366,7 +366,8 @@ class Agent:
         try:
             if not self._ended:
                 probe_set, now = self._probe_set, time.monotonic()
-                repairs = self._interference.look(probe_set.probes, probe_set.own, now)
+                repair = self.recorder.repair
+                repairs = self._interference.look(probe_set.probes, probe_set.own, now, repair)
                 for old, new in replacements(probe_set.probes, repairs):
                     self._put(old, new)
                 probe_set.follow_again([repair.probe for repair in repairs if repair.action == "enable"])

@@ -29,7 +29,11 @@ OfAProbe: TypeAlias = Literal["module_gone", "probe_disabled", "probe_gone", "fi
 OfFiles: TypeAlias = Literal["container_hangs", "file_hangs"]
 
 Fault: TypeAlias = (
-    OfTheInstance | OfTheMachine | OfAProbe | OfFiles | Literal["tracing_off", "setting_changed"]
+    OfTheInstance
+    | OfTheMachine
+    | OfAProbe
+    | OfFiles
+    | Literal["tracing_off", "setting_changed", "recording_changed"]
 )
 
 OF_THE_INSTANCE: tuple[Fault, ...] = get_args(OfTheInstance)
@@ -49,6 +53,7 @@ MEANING: Mapping[Fault, str] = {
     "container_hangs": "a container's file system does not answer: new probes in there wait until it does",
     "file_hangs": "the file system of a probed file does not answer: probes in the file wait until it does",
     "filter_changed": "another process changed its filter in the agent's instance: it is set again",
+    "recording_changed": "another process changed a recording's instance: it is as before again",
 }
 
 SWITCHES: Mapping[Fault, Path] = {
@@ -63,6 +68,7 @@ REPAIRED: tuple[Fault, ...] = (
     "probe_disabled",
     "probe_gone",
     "filter_changed",
+    "recording_changed",
 )
 """Faults that the agent repairs as soon as it notices them."""
 
@@ -136,10 +142,17 @@ class Interference:
         self._histories: dict[str, _History] = {}
         self._renewed: dict[str, float] = {}
 
-    def look(self, probes: Sequence[ProbeState], own: Sequence[Installed], now: float) -> list[Repair]:
+    def look(
+        self,
+        probes: Sequence[ProbeState],
+        own: Sequence[Installed],
+        now: float,
+        repair_recordings: Callable[[], Sequence[str]] = tuple,
+    ) -> list[Repair]:
         """Return the repairs of the interference until ``now``, in seconds of a monotonic clock.
 
-        It reads some small files. ``own`` are events that the agent needs for itself.
+        It reads some small files. ``own`` are events that the agent needs for itself. ``repair_recordings``
+        repairs the instances of recordings, and returns a line for each change.
         """
         repairs: list[Repair] = []
         names = {"", *(probe.name for probe in probes), *(part.name for part in own)}
@@ -163,6 +176,10 @@ class Interference:
                     repairs += self._examine(name, part, now)
             for part in own:
                 repairs += self._examine(part.name, part, now)
+            changed = repair_recordings()
+            for line in changed:
+                log.warning("changed in a recording: %s", line)
+            self._set("recording_changed", "", holds=bool(changed))
         self.faults = frozenset(fault for fault, _ in self._holding)
         self.noticed = {fault: self._counts[fault] for fault in MEANING}
         return repairs

@@ -9,6 +9,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
+from kprobe_exporter.agent.recorded_parts import is_nested, joined_by_kernel, with_names
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import record_filters
 from kprobe_exporter.config.recordings import Format
@@ -27,6 +28,7 @@ from kprobe_exporter.recording.marks import SYSTEM, marks_layout
 from kprobe_exporter.recording.pages import describe_recording, page_geometry, pages_since, read_pages
 from kprobe_exporter.recording.timeline import TimelineEvents, clocks
 from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.tracefs.definitions import SYNTHETIC
 from kprobe_exporter.tracefs.instance import Instance
 
 log = logging.getLogger(__name__)
@@ -86,10 +88,15 @@ def _write_trace_dat(
     # Without the kernel's symbols: they would be 10 MB of each file, and tell where the kernel lies.
     described = describe_recording(stopped, events, form.page, [*pages], symbols=False)
     names = {_name_line(own): _name_line(event) for event, own in recorded.own.items()}
+    joined = {
+        _name_line(each.layout.event): each
+        for _, each in recorded.probes
+        if joined_by_kernel(each) is not None
+    }
 
     def shown(text: bytes) -> bytes:
         first, rest = text[: (end := text.find(b"\n") + 1)], text[end:]
-        return names.get(first, first) + rest
+        return with_names(text, joined[first]) if first in joined else names.get(first, first) + rest
 
     formats = {system: [*map(shown, texts)] for system, texts in described.events.items()}
     write(file, described._replace(events=formats), pages)
@@ -113,6 +120,10 @@ def _draw(
     events = TimelineEvents(Timeline(file.write, clocks()), threads.comm)
     layouts: dict[Layout, str] = {}
     for name, attached in recorded.probes:
+        if (layout := joined_by_kernel(attached)) is not None:
+            events.add_joined(name, layout, nested=is_nested(attached))
+            layouts[layout] = SYNTHETIC
+            continue
         events.add(name, attached.layout, attached.joined, attached.residual_filter)
         for layout, system in attached.layouts.items():
             own = recorded.own.get(f"{system}/{layout.event}", layout.event)

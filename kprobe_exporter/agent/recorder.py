@@ -13,14 +13,15 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.recorded_files import Recorded, write_files
+from kprobe_exporter.agent.recorded_parts import recorded_events
 from kprobe_exporter.aggregate.self_metrics import recording_families
 from kprobe_exporter.config.recordings import RecordingSettings, RecordSettings
 from kprobe_exporter.errors import KprobeExporterError, TracefsError, one_line
 from kprobe_exporter.model.snapshot import Family
 from kprobe_exporter.recording.directory import Directory, RecordedFile, TooLarge
 from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.tracefs.definitions import SYNTHETIC
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.kept_settings import SharedFilters
 from kprobe_exporter.tracefs.recording_buffers import RecordingBuffers
 from kprobe_exporter.util.trouble import Trouble
 
@@ -49,7 +50,8 @@ Announce: TypeAlias = Callable[[str, str, Mapping[str, str | float]], object]
 class _Running:
     """A recording in the kernel. ``begun``: nothing before this moment, in nanoseconds, is complete.
 
-    ``seen`` is the value of the counter of its conditions. ``busy``: it is being written.
+    ``seen`` is the value of the counter of its conditions. ``busy``: it is being written. ``emptied``: the
+    kernel empties the buffers until the next change of its events.
     """
 
     config: RecordingSettings
@@ -59,6 +61,7 @@ class _Running:
     seen: float = 0.0
     cut_at: float = float("-inf")
     busy: bool = False
+    emptied: bool = False
 
 
 class _Request(NamedTuple):
@@ -72,11 +75,11 @@ class _Request(NamedTuple):
 class Recorder:
     """The recordings of a configuration.
 
-    The thread that holds the change lock calls ``configure``, ``follow`` and ``wiped``; any thread the
-    others. Files are written by a thread of its own, which alone waits for the disk. ``counters`` returns
-    the values of metrics, and ``signals`` how many requests have come by a signal. ``announce``, which may
-    be set before the start, sends a log record of each written recording. ``_lock`` guards the recordings,
-    and is held for a few steps.
+    The thread that holds the change lock calls ``configure``, ``follow``, ``repair`` and ``wiped``; any
+    thread the others. Files are written by a thread of its own, which alone waits for the disk.
+    ``counters`` returns the values of metrics, and ``signals`` how many requests have come by a signal.
+    ``announce``, which may be set before the start, sends a log record of each written recording.
+    ``_lock`` guards the recordings, and is held for a few steps.
     """
 
     def __init__(
@@ -147,19 +150,28 @@ class Recorder:
                 if probe.records and any(fnmatchcase(probe.name, name) for name in one.config.probes)
                 for each in probe.attachments
             ]
-            parts = [
-                (f"{part.system}/{part.event}", part.spec) for _, each in attached for part in each.parts
-            ]
-            events: list[tuple[str, str | None]] = [(event, None) for event in one.config.tracepoints]
-            events += [(event, spec.kernel_filter) for event, spec in parts]
-            filters = SharedFilters()
-            for event, text in events:
-                filters.add(event, text)
-            wanted = {event: filters.text(event) for event, _ in events}
-            one.buffers.follow(wanted, {event: spec for event, spec in parts if spec.layout.form == "eprobe"})
+            wanted, eprobes = recorded_events(one.config.tracepoints, [each for _, each in attached])
+            # Soon the agent deletes those that the kernel joined. That empties the buffers.
+            going = any(event.startswith(f"{SYNTHETIC}/") for event in {*one.recorded.events} - {*wanted})
+            if going or one.emptied:
+                one.begun = time.monotonic_ns()
+            one.emptied = going
+            one.buffers.follow(wanted, eprobes)
             one.recorded = Recorded(
                 tuple(wanted), tuple(attached), one.config.tracepoints, marks=one.config.marks
             )
+
+    def repair(self) -> list[str]:
+        """Undo what other processes changed of the buffers; return a line for each change. Never raises.
+
+        The next file begins after the repair, because events before it may be missing.
+        """
+        found: list[str] = []
+        for one in [*self._running.values()]:
+            if changes := one.buffers.repair():
+                one.begun = time.monotonic_ns()
+                found += changes
+        return found
 
     def wiped(self) -> None:
         """Note that the kernel has emptied the buffers, as a deleted definition makes it."""

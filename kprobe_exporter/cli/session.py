@@ -1,9 +1,11 @@
 """``session``: asks a running agent to run terminal tools for a while, and shows what they write."""
 
+import base64
 import json
 import shlex
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -12,12 +14,14 @@ from click.core import ParameterSource
 from kprobe_exporter.cli.options import Seconds, tell
 from kprobe_exporter.cli.scope import scope_options
 from kprobe_exporter.cli.tool import OWN, Tools
-from kprobe_exporter.errors import SessionRefused, UsageError, sentence
+from kprobe_exporter.errors import SessionRefused, StartError, UsageError, sentence
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.sessions.client import Message, SessionClient
 from kprobe_exporter.sessions.protocol import COMMON, DEFAULT_SOCKET, SessionRequest, ToolRequest, Value
-from kprobe_exporter.trace.output import Gone, Interrupt, Output
+from kprobe_exporter.trace.output import Gone, Interrupt, Output, writing
+from kprobe_exporter.trace.timeline import NO_TERMINAL, STDOUT
+from kprobe_exporter.util.file_access import replaced_whole
 
 FOREVER, LOOK = 3600.0, 0.2
 """Seconds of a wait for the agent, and of one for the rest after Ctrl-C, which another Ctrl-C may end."""
@@ -34,6 +38,7 @@ Examples:
   kprobe-exporter session --tool execsnoop --for 60s
   kprobe-exporter session --tool execsnoop --tool opensnoop --pod shop/web-1 --for 60s
   kprobe-exporter session --tool 'opensnoop -x' --tool 'biolatency -m -i 5' --json
+  kprobe-exporter session --tool biosnoop --perfetto disks.pftrace --for 10s
   kubectl exec POD -- python3 -m kprobe_exporter session --socket PATH --tool tcplife
 \b
 The agent has to be started with --session.socket PATH:
@@ -60,6 +65,13 @@ The agent has to be started with --session.socket PATH:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: the tool, and its row.")
 @click.option(
+    "--perfetto",
+    "timeline",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Bring back a timeline of one tool for ui.perfetto.dev, instead of rows; - is stdout.",
+)
+@click.option(
     "--socket",
     "path",
     type=click.Path(path_type=Path),
@@ -70,7 +82,13 @@ The agent has to be started with --session.socket PATH:
 )
 @click.option("-v", "--verbose", is_flag=True, help="Say what is attached.")
 def session(
-    tools: tuple[str, ...], scope: Scope, seconds: float, as_json: bool, path: Path, verbose: bool
+    tools: tuple[str, ...],
+    scope: Scope,
+    seconds: float,
+    as_json: bool,
+    timeline: Path | None,
+    path: Path,
+    verbose: bool,
 ) -> None:
     """Ask a running agent to run terminal tools for a while, and show what they write.
 
@@ -81,10 +99,17 @@ def session(
     """
     given = scope._asdict().items()
     narrowed = {name: value for name, value in given if value != Scope._field_defaults[name]}
-    request = SessionRequest(tuple(map(asked_tool, tools)), narrowed, seconds, as_json)
-    with Interrupt().heeded() as stop, SessionClient(path, request) as client:
+    if timeline is not None:
+        _check_timeline(timeline, tools, as_json=as_json)
+    asked = tuple(map(asked_tool, tools))
+    request = SessionRequest(asked, narrowed, seconds, as_json, timeline is not None)
+    with ExitStack() as stack:
+        stop = stack.enter_context(Interrupt().heeded())
+        client = stack.enter_context(SessionClient(path, request))
         out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
         shown = SessionOutput(out, [tool.name for tool in request.tools], verbose=verbose)
+        if timeline is not None:
+            shown.draw = stack.enter_context(_written(timeline, out))
         asked_to_end = False
         with suppress(Gone):
             while not stop.gives_up:
@@ -99,10 +124,33 @@ def session(
                     break
                 for message in messages:
                     shown.show(message)
+        if timeline is not None and (shown.failed or not shown.ended):
+            raise StartError("the timeline is not complete, so no file is written.")
     if shown.failed and not out.gone:
         sys.exit(1)
     if not shown.ended and not stop.is_set():
         raise SessionRefused("the agent ended without ending the session.")
+
+
+def _check_timeline(timeline: Path, tools: Sequence[str], *, as_json: bool) -> None:
+    if as_json or len(tools) > 1:
+        raise UsageError("--perfetto takes one tool, and no --json.")
+    if timeline == STDOUT and sys.stdout.isatty():
+        raise UsageError(NO_TERMINAL)
+
+
+@contextmanager
+def _written(timeline: Path, out: Output) -> Iterator[Callable[[bytes], object]]:
+    """Yield the function that writes pieces of a timeline to a file, or to stdout."""
+    if timeline == STDOUT:
+        yield out.write_raw
+        return
+    with ExitStack() as stack:
+        with writing(timeline):
+            file = stack.enter_context(replaced_whole(timeline, private=True))
+        yield writing(timeline)(file.write)
+        with writing(timeline):
+            stack.pop_all().close()
 
 
 class SessionOutput:
@@ -112,12 +160,15 @@ class SessionOutput:
         self._out, self._verbose = out, verbose
         self._width = max(map(len, tools)) if len(tools) > 1 else 0
         self.failed = self.ended = False
+        self.draw: Callable[[bytes], object] = lambda data: None
 
     def show(self, message: Message) -> None:
         """Show one message. Raises Gone if stdout has no reader any more."""
         tool = message.get("tool", "")
         if "row" in message:
             self._out.say(json.dumps(message))
+        elif "data" in message:
+            self.draw(base64.b64decode(message["data"]))
         elif "text" in message:
             begin = f"{tool:<{self._width}} " if self._width else ""
             self._out.write(f"{begin}{message['text']}\n".encode(errors="surrogateescape"))

@@ -62,6 +62,7 @@ PLACES = click.Choice(ADDED)
 ADD = "Add a column of the place where the thread runs, or a label: may be given several times."
 
 POSITIVE = click.IntRange(min=1)
+TIMELINE = "Write a timeline for ui.perfetto.dev; - is stdout."
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
@@ -188,7 +189,7 @@ def command(path: Path, values: Values | None = None, called: str | None = None)
         (not (stacks or text), flag("--json", "as_json", help="One JSON object a line.")),
         (listed, flag("--csv", "as_csv", help="Comma-separated values, for spreadsheets.")),
         (stacks, value("--flame", type=FILE, metavar="FILE", help="Write a flame graph instead of text.")),
-        (rows, value("--perfetto", type=FILE, metavar="FILE", help="Write a timeline for ui.perfetto.dev.")),
+        (rows, value("--perfetto", type=FILE, metavar="FILE", help=TIMELINE)),
         (rows, flag("--marks", help="With --perfetto: also the marks that programs write.")),
         (True, flag("-v", "--verbose", help="Say what is attached.")),
         (True, flag("--emit-config", "emit", help="Print the agent's configuration.")),

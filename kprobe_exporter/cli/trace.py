@@ -149,7 +149,7 @@ Examples:
     "--perfetto",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE",
-    help="Write a timeline, which ui.perfetto.dev shows: calls and pairs as slices.",
+    help="Write a timeline, which ui.perfetto.dev shows: calls and pairs as slices; - is stdout.",
 )
 @click.option("--marks", is_flag=True, help="With --perfetto: also the marks that programs write.")
 @click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")

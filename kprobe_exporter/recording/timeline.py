@@ -13,12 +13,16 @@ from kprobe_exporter.recording.marks import Marks
 
 
 class _Event(NamedTuple):
-    """How the records of one layout are drawn. ``nested``: calls, which lie in each other on their thread."""
+    """How the records of one layout are drawn.
+
+    ``nested``: calls, which lie in each other on their thread. ``at_end``: their time is that of the end.
+    """
 
     probe: str
     describe: Callable[[Record], Mapping[str, Any]]
     passes: Callable[[Record], bool]
     nested: bool
+    at_end: bool = False
 
 
 class TimelineEvents:
@@ -42,6 +46,11 @@ class TimelineEvents:
             lambda record: all(test(record) for test in tests),
             nested=join is not None and (join.by == "stack" or join.key == ("tid",)),
         )
+
+    def add_joined(self, probe: str, layout: Layout, *, nested: bool) -> None:
+        """Register a call or pair that the kernel joins: a record has the time of the end, and `duration`."""
+        describe = describer(probe, layout)
+        self._events[layout.layout_id] = _Event(probe, describe, lambda _: True, nested, at_end=True)
 
     def add_marks(self, layout: Layout) -> None:
         """Draw the records of `marks_layout` as marks of programs."""
@@ -70,13 +79,16 @@ class TimelineEvents:
         thread = Thread(tid, made["pid"], made["comm"] or text(self._name(tid) or b"") or f"thread {tid}")
         values = {name: made[name] for name in ("return", "error", "caller", "cpu") if name in made}
         values |= made["args"]
-        if (duration := made.get("duration_ns")) is None:
-            self._timeline.instant(thread, event.probe, made["time_ns"], values)
-        elif event.nested:
-            self._timeline.call(thread, event.probe, made["time_ns"], duration, values)
+        start, duration = made["time_ns"], made.get("duration_ns")
+        if duration is None:
+            self._timeline.instant(thread, event.probe, start, values)
+            return
+        start -= duration if event.at_end else 0
+        if event.nested:
+            self._timeline.call(thread, event.probe, start, duration, values)
         else:
             values |= {"tid": thread.id, "comm": thread.name}
-            self._timeline.pair(event.probe, event.probe, made["time_ns"], duration, values)
+            self._timeline.pair(event.probe, event.probe, start, duration, values)
 
 
 def clocks() -> Clocks:

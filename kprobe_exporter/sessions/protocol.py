@@ -9,6 +9,7 @@ The agent answers ``{"refused": SENTENCE}``, or a line for each thing that happe
 
     {"tool": "opensnoop", "row": {...}}       what the tool writes with --json
     {"tool": "opensnoop", "text": "..."}      what it writes otherwise
+    {"tool": "opensnoop", "data": "..."}      with "perfetto": true, a piece of the timeline, in base64
     {"tool": "opensnoop", "note": "...", "level": "info"}
     {"tool": "opensnoop", "traced": true}     its events are recorded from now on
     {"tool": "opensnoop", "status": 0}        its process has ended
@@ -45,6 +46,9 @@ the session's own."""
 NUMBERS, TEXTS = frozenset({"pid", "tid", "uid"}), frozenset({"comm", "container", "pod", "cgroup"})
 """The fields of a scope, besides ``children``, which is true: the options of that name that tools have."""
 
+TIMELINE_VIEW = "rows"
+"""The view of tools that write a timeline."""
+
 TEXT_VIEWS = frozenset({"stacks", "functions", "graph"})
 """The views of tools that have no ``--json``."""
 
@@ -65,19 +69,21 @@ class ToolRequest(NamedTuple):
 class SessionRequest(NamedTuple):
     """The tools of a session, the threads that they trace, and for how long.
 
-    ``as_json``: the tools write objects.
+    ``as_json``: the tools write objects. ``perfetto``: the only tool writes a timeline instead.
     """
 
     tools: tuple[ToolRequest, ...]
     scope: Scope
     seconds: float
     as_json: bool = False
+    perfetto: bool = False
 
     def encoded(self) -> bytes:
         """Return the line that asks for it."""
         tools = [{"name": tool.name, "options": dict(tool.options)} for tool in self.tools]
         asked = {"version": VERSION, "tools": tools, "scope": dict(self.scope), "seconds": self.seconds}
-        return message(asked | {"json": self.as_json})
+        how = {"perfetto": True} if self.perfetto else {"json": self.as_json}
+        return message(asked | how)
 
     @property
     def shown(self) -> str:
@@ -110,7 +116,7 @@ def parse_request(line: bytes, limits: Limits) -> SessionRequest:
         raise SessionRefused(
             f"the request is not of version {VERSION}: use the kprobe-exporter of the agent's version."
         )
-    _refuse_unknown("request", asked, {"version", "tools", "scope", "seconds", "json"})
+    _refuse_unknown("request", asked, {"version", "tools", "scope", "seconds", "json", "perfetto"})
     tools, scope, seconds = asked.get("tools"), asked.get("scope", {}), asked.get("seconds")
     if not isinstance(tools, list) or not tools:
         raise SessionRefused("the request names no tool: give --tool NAME.")
@@ -124,12 +130,29 @@ def parse_request(line: bytes, limits: Limits) -> SessionRequest:
     as_json = asked.get("json", False)
     if not isinstance(as_json, bool):
         raise SessionRefused("the request's 'json' is neither true nor false.")
-    return SessionRequest(
+    request = SessionRequest(
         tuple(_tool(tool, as_json=as_json) for tool in tools),
         _scope(scope),
         _seconds(seconds, limits.max_seconds),
         as_json,
+        asked.get("perfetto", False),
     )
+    _check_timeline(request)
+    return request
+
+
+def _check_timeline(request: SessionRequest) -> None:
+    if not isinstance(request.perfetto, bool):
+        raise SessionRefused("the request's 'perfetto' is neither true nor false.")
+    if not request.perfetto:
+        return
+    if request.as_json or len(request.tools) > 1:
+        raise SessionRefused("a timeline is of one tool, and takes the place of JSON.")
+    name = request.tools[0].name
+    path = model_path(name)
+    assert path is not None
+    if load_tool(path).model.view != TIMELINE_VIEW:
+        raise SessionRefused(f"{name} draws no timeline: ask for a tool that writes a row for each event.")
 
 
 def model_path(name: str) -> Path | None:

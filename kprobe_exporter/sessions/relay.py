@@ -21,7 +21,7 @@ from kprobe_exporter.sessions.protocol import (
     model_path,
     parse_request,
 )
-from kprobe_exporter.sessions.tool_run import ToolRun, note, row, tool_words
+from kprobe_exporter.sessions.tool_run import ToolRun, note, piece, row, tool_words
 from kprobe_exporter.tools.load import load_tool
 from kprobe_exporter.util.unix_socket import Peer
 
@@ -235,17 +235,20 @@ class Session:
     def _read(self, run: ToolRun, descriptor: int) -> None:
         """Relay a tool's lines, as far as the budget goes."""
         as_json = self._request is not None and self._request.as_json
-        lines, over = run.read(descriptor)
+        draws = self._request is not None and self._request.perfetto and descriptor == run.out
+        lines, over = run.read_piece() if draws else run.read(descriptor)
         if over:
             self._host.watches.forget(descriptor)
             run.close(descriptor)
         for line in [] if self._exceeded else lines:
-            self._bytes += len(line) + 1
+            self._bytes += len(line) + (not draws)
             if self._bytes > self._host.limits.max_bytes:
                 self._exceeded, self._reason = True, "budget"
                 self._end("budget")
                 break
-            if descriptor == run.err:
+            if draws:
+                self._send(piece(run.name, line))
+            elif descriptor == run.err:
                 self._send(note(run.name, line))
             else:
                 self._rows += 1

@@ -1,5 +1,6 @@
 """A tool of a session: a process of its own, `kprobe-exporter tool NAME`, and its output line by line."""
 
+import base64
 import os
 import re
 import signal
@@ -38,6 +39,7 @@ def tool_words(tool: ToolRequest, request: SessionRequest, arguments: Sequence[s
     """
     words = [tool.name, "--verbose", f"--duration={request.seconds:g}"]
     words += ["--json"] if request.as_json else []
+    words += ["--perfetto=-"] if request.perfetto else []
     words += [_word(name, value) for name, value in request.scope.items()]
     for key, value in tool.options.items():
         if key not in arguments:
@@ -111,6 +113,16 @@ class ToolRun:
         self._rest[descriptor] = rest
         return lines, not data
 
+    def read_piece(self) -> tuple[list[bytes], bool]:
+        """Return the same for the bytes of ``out``, which are not lines: a piece if there is one."""
+        try:
+            data = os.read(self.out, PIECE)
+        except BlockingIOError:
+            return [], False
+        except OSError:
+            data = b""
+        return [data] if data else [], not data
+
     def close(self, descriptor: int) -> None:
         """Read no more of ``out`` or ``err``. The process ends soon if ``out`` has no reader."""
         if descriptor in self.open:
@@ -155,6 +167,11 @@ def note(name: str, line: bytes) -> bytes:
     if level == "info" and _TRACED.fullmatch(shown):
         return message({"tool": name, "traced": True})
     return message({"tool": name, "note": shown, "level": level})
+
+
+def piece(name: str, data: bytes) -> bytes:
+    """Return the message with a piece of a tool's timeline."""
+    return message({"tool": name, "data": base64.b64encode(data).decode()})
 
 
 def row(name: str, line: bytes, *, as_json: bool) -> bytes:

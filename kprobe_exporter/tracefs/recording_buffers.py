@@ -1,7 +1,9 @@
 """The ring buffers of a recording: two instances of which one records and is overwritten, and is not read."""
 
+import errno
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ from kprobe_exporter.tracefs.define import define
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.marker import copy_marks
+from kprobe_exporter.tracefs.marker import COPY, copy_marks
 from kprobe_exporter.tracefs.refusal import cannot_make
 
 log = logging.getLogger(__name__)
@@ -21,6 +23,12 @@ ENDS = "ab"
 
 NAME = 50
 """Characters of an eprobe's name that remain: with an end and a number 63 at most (MAX_EVENT_NAME_LEN)."""
+
+EVENTS_A_LOOK = 20
+"""Events that one look for changes by other processes examines."""
+
+GONE = (errno.ENOENT, errno.ENODEV)
+"""Errors of a file in an instance that was removed, or of an event that was deleted."""
 
 
 class RecordingBuffers:
@@ -40,7 +48,11 @@ class RecordingBuffers:
     def __init__(self, owner: Instance, name: str, buffer_kib: int, *, marks: bool = False) -> None:
         self._files: Tracefs = owner.files
         self._owner, self._name = owner, name
+        self._buffer_kib, self._marks = buffer_kib, marks
+        self._turning = threading.Lock()  # which of the two records does not change
         self._events: dict[str, str] = {}
+        self._shown: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # enable and filter after our writes
+        self._examined = 0  # the event at which the next look begins
         self._own: dict[str, tuple[ProbeSpec, list[str]]] = {}
         self._defined: dict[str, ProbeSpec] = {}
         self._made: list[Instance] = []
@@ -54,14 +66,17 @@ class RecordingBuffers:
                 except OSError as error:
                     raise TracefsError(cannot_make(made.path, error)) from None
                 self._made.append(made)
-                made.write("options/overwrite", "1")
-                with suppress(FileNotFoundError):
-                    made.write("options/markers", str(int(marks)))
-                made.set_up(buffer_kib, record_tgid=True, recording=end == ENDS[0], keys="its buffer_size")
+                self._set_up(made, recording=end == ENDS[0])
             self._copies = marks and self._copy(self._made[0], on=True)
         except BaseException:
             self.close()
             raise
+
+    def _set_up(self, made: Instance, *, recording: bool) -> None:
+        made.write("options/overwrite", "1")
+        with suppress(FileNotFoundError):
+            made.write("options/markers", str(int(self._marks)))
+        made.set_up(self._buffer_kib, record_tgid=True, recording=recording, keys="its buffer_size")
 
     def follow(self, events: Mapping[str, str], eprobes: Mapping[str, ProbeSpec]) -> None:
         """Record these events, ``SYSTEM/EVENT`` with their filters, and no others. Never raises.
@@ -72,6 +87,8 @@ class RecordingBuffers:
         for event in (self._events.keys() - events.keys()) | changed:
             self._write(event, "enable", "0")
             self._own.pop(event, None)
+            for index in range(len(ENDS)):
+                self._shown.pop((index, event), None)
         for event, spec in eprobes.items():
             if event not in self._own:
                 self._own[event] = spec, self._define(spec)
@@ -79,7 +96,86 @@ class RecordingBuffers:
             if self._events.get(event) != text or event in changed:
                 self._write(event, "filter", text)
                 self._write(event, "enable", "1")
+                self._note(event)
         self._events = dict(events)
+
+    def repair(self) -> list[str]:
+        """Undo what other processes changed; return a line for each change. Never raises.
+
+        A look examines the two instances, and some of their events in turn.
+        """
+        events = [*self._events]
+        if self._examined >= len(events):
+            self._examined = 0
+        chosen = events[self._examined : self._examined + EVENTS_A_LOOK]
+        self._examined += len(chosen)
+        found: list[str] = []
+        with self._turning:
+            for index, made in enumerate(self._made):
+                try:
+                    found += self._repair_settings(index, made)
+                    found += [line for event in chosen for line in self._repair_event(index, event)]
+                except (OSError, TracefsError) as error:
+                    log.debug("%s: %s", made.path, error)
+        return found
+
+    def _repair_settings(self, index: int, made: Instance) -> Iterator[str]:
+        records = index == self._now
+        try:
+            on = made.read("tracing_on").strip() == b"1"
+        except OSError as error:
+            if error.errno not in GONE or not self._files.exists("trace_clock"):
+                raise  # tracefs itself is gone, or locked down
+            self._files.mkdir(made.path)
+            self._set_up(made, recording=records)
+            if records and self._copies:
+                self._copy(made, on=True)
+            for event, text in self._events.items():
+                self._write_one(index, event, "filter", text)
+                self._write_one(index, event, "enable", "1")
+                self._note(event)
+            yield f"{made.path} was removed"
+            return
+        if changed := made.settings.changed():
+            made.settings.restore(changed)
+            yield f"{made.path}: {', '.join(changed)}"
+        if on != records:
+            made.write("tracing_on", str(int(records)))
+            yield f"{made.path}: tracing_on"
+
+    def _repair_event(self, index: int, event: str) -> Iterator[str]:
+        kept = self._shown.get((index, event))
+        if kept is None or (now := self._state(index, event)) == kept:
+            return
+        if now is None:
+            for each in range(len(ENDS)):
+                self._shown.pop((each, event), None)
+            if event not in self._own:
+                return  # the probe's, which the agent defines again
+            self._write(event, "enable", "0")
+            spec, _ = self._own[event]
+            self._own[event] = spec, self._define(spec)
+        self._write(event, "filter", self._events[event])
+        self._write(event, "enable", "1")
+        self._note(event)
+        yield f"{self._made[index].path}: {event}"
+
+    def _note(self, event: str) -> None:
+        """Remember the state of an event in both instances as our own."""
+        for index in range(len(ENDS)):
+            if (state := self._state(index, event)) is not None:
+                self._shown[index, event] = state
+
+    def _state(self, index: int, event: str) -> tuple[bytes, bytes] | None:
+        """Return what the kernel shows of whether an event is enabled, and of its filter.
+
+        None if it cannot be read.
+        """
+        made, place = self._made[index], self._places(event)[index]
+        with suppress(OSError):
+            enabled, only = (made.read(f"events/{place}/{file}") for file in ("enable", "filter"))
+            return enabled.strip()[:1], only.strip()
+        return None
 
     def _define(self, spec: ProbeSpec) -> list[str]:
         """Define an eprobe for each instance; return their events, none if the kernel refuses one."""
@@ -105,14 +201,15 @@ class RecordingBuffers:
 
         For some microseconds both record, so that no event is lost.
         """
-        before, after = self._made[self._now], self._made[1 - self._now]
-        after.write("tracing_on", "1")
-        if self._copies:
-            self._copy(after, on=True)
-            self._copy(before, on=False)
-        before.write("tracing_on", "0")
-        self._now = 1 - self._now
-        return before
+        with self._turning:
+            before, after = self._made[self._now], self._made[1 - self._now]
+            after.write("tracing_on", "1")
+            if self._copies:
+                self._copy(after, on=True)
+                self._copy(before, on=False)
+            before.write("tracing_on", "0")
+            self._now = 1 - self._now
+            return before
 
     def close(self) -> None:
         """Remove both. Never raises: the owner's removal removes one that is still read."""
@@ -126,12 +223,22 @@ class RecordingBuffers:
         self._owner.retired |= self._defined
 
     def _copy(self, made: Instance, *, on: bool) -> bool:
-        return copy_marks(self._files, made.path, on=on)
+        copies = copy_marks(self._files, made.path, on=on)
+        made.settings.written(COPY)
+        return copies
+
+    def _places(self, event: str) -> list[str]:
+        """Return the event of each instance that stands for this one."""
+        _, own = self._own.get(event, (None, []))
+        return own or [event] * len(ENDS)
 
     def _write(self, event: str, file: str, text: str) -> None:
-        _, own = self._own.get(event, (None, []))
-        for made, place in zip(self._made, own or [event] * len(ENDS), strict=True):
-            try:
-                made.write(f"events/{place}/{file}", text)
-            except OSError as error:
-                log.debug("%s/events/%s/%s: %s", made.path, place, file, error)
+        for index in range(len(ENDS)):
+            self._write_one(index, event, file, text)
+
+    def _write_one(self, index: int, event: str, file: str, text: str) -> None:
+        made, place = self._made[index], self._places(event)[index]
+        try:
+            made.write(f"events/{place}/{file}", text)
+        except OSError as error:
+            log.debug("%s/events/%s/%s: %s", made.path, place, file, error)

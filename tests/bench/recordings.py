@@ -83,6 +83,7 @@ def table() -> Table:
             alone, rest_alone = _call(), _rest(without)
         with agent(directory, RECORDING.format("trace.dat")) as recording:
             recorded, rest = _call(), _rest(recording)
+            _content(directory, recording.record(), CALLS)
         files = [(form, *_file(directory, form)) for form in FORMATS]
     event = f"+{(recorded - alone) * 1e9:,.0f}"
     rows = [
@@ -131,9 +132,15 @@ def _file(directory: Path, form: str) -> tuple[float, int]:
         before = running.processor()
         name = running.record()
         seconds = running.processor() - before
-        content = (directory / "files" / name).read_bytes()
+        content = _content(directory, name, EVENTS)
         if form == "perfetto" and (found := content.count(b"sys_enter_getppid")) < EVENTS:
             raise Missed(f"of {EVENTS:,} events {found:,} are in the file")
-        if len(content) < LEAST_BYTES * EVENTS:
-            raise Missed(f"{len(content):,} bytes are too few for {EVENTS:,} events")
         return seconds, len(content)
+
+
+def _content(directory: Path, name: str, events: int) -> bytes:
+    """Return the content of a file. Raises Missed if it is too small for so many events."""
+    content = (directory / "files" / name).read_bytes()
+    if len(content) < LEAST_BYTES * events:
+        raise Missed(f"{len(content):,} bytes are too few for {events:,} events")
+    return content

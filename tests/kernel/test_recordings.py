@@ -7,13 +7,10 @@ import os
 import re
 import shutil
 import signal
-import struct
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,12 +20,10 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (  # type: ignore[
 )
 
 from tests.kernel.conftest import StartAgent
-from tests.support.agent_process import AgentProcess
-from tests.support.kernel_ids import kernel_tid
 from tests.support.leftovers import instances
 from tests.support.mounts import mounted
 from tests.support.patience import eventually, patience
-from tests.support.provoked_calls import getppid
+from tests.support.recorder import NAMED, NAPS, OPENS, Load, Recorder, numbered_open, run_load
 from tests.support.trace_cmd import report
 
 pytestmark = pytest.mark.skipif(
@@ -36,7 +31,6 @@ pytestmark = pytest.mark.skipif(
     reason="no trace-cmd: `make test` installs it",
 )
 
-NAMED = "global: {tracefs_instance: recorder_under_test}\n"
 WINDOW = float(round(patience(1)))
 """Seconds. Between the condition and its noticing a slow machine needs some of them."""
 NAP = round(patience(0.4), 1)
@@ -44,41 +38,8 @@ NAP = round(patience(0.4), 1)
 LONG = f"{NAP * 750:.0f}ms"
 """Less than that sleep takes."""
 
-NAPS = '{name: naps, attach: "syscall:clock_nanosleep"}'
 MORE = '{name: more, attach: "tracepoint:sched:sched_process_exec"}'
-OPENS = "tracepoint:syscalls:sys_enter_openat"
 WHEN = f"when: [{{probe: naps, where: duration > {LONG} && comm == 'stalls'}}]"
-
-
-@dataclass
-class Recorder:
-    """An agent with one recording, and the directory of its files."""
-
-    agent: AgentProcess
-    directory: Path
-    config: Path
-
-    def files(self, ending: str = "dat") -> list[Path]:
-        return sorted(self.directory.glob(f"slow-*.{ending}"))
-
-    def wait_for_file(self, ending: str = "dat", number: int = 1) -> Path:
-        eventually(lambda: len(self.files(ending)) >= number, 20)
-        return self.files(ending)[number - 1]
-
-    def post(self, path: str) -> tuple[int, str]:
-        request = urllib.request.Request(f"{self.agent.address}{path}", method="POST")
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    def results(self) -> dict[str, float]:
-        found = self.agent.scrape()
-        name = "kprobe_exporter_recordings_total"
-        each = ("written", "refused", "failed")
-        return {one: found.value(name, recording="slow", result=one) for one in each}
 
 
 @pytest.fixture
@@ -103,60 +64,9 @@ def configuration(
     )
 
 
-@dataclass
-class Load:
-    """What the load did: each numbered open with the moments before and after, and its nap's."""
-
-    pid: int
-    opens: dict[int, tuple[int, int]]
-    nap: tuple[int, int]
-
-    def must(self, begin: int) -> set[int]:
-        """The opens that lie within the window that begins then."""
-        return {
-            number for number, (before, _) in self.opens.items() if before >= begin and before < self.nap[1]
-        }
-
-    def may(self, begin: int) -> set[int]:
-        return {number for number, (_, after) in self.opens.items() if after >= begin}
-
-    def end(self) -> None:
-        """End the process, which waits for that: the kernel soon forgets the name of one that has ended."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-
-
-def numbered_open(number: int) -> None:
-    """Open a file with a number, which is the directory that an absolute path does not need."""
-    os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC, dir_fd=number))
-
-
 def stalls(seconds: float) -> Load:
     """Open files for a while, and then sleep for too long."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        Path("/proc/self/comm").write_text("stalls")
-        out, number, end = [], 0, time.monotonic() + seconds
-        while time.monotonic() < end:
-            number += 1
-            before = time.monotonic_ns()
-            numbered_open(number)
-            out.append((number, before, time.monotonic_ns()))
-            time.sleep(0.001)
-        before = time.monotonic_ns()
-        time.sleep(NAP)
-        out.append((0, before, time.monotonic_ns()))
-        with os.fdopen(write, "wb") as pipe:
-            pipe.writelines(struct.pack("QQQ", *one) for one in out)
-        while True:
-            signal.pause()
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        data = pipe.read()
-    found = {number: (before, after) for number, before, after in struct.iter_unpack("QQQ", data)}
-    nap = found.pop(0)
-    return Load(pid, found, nap)
+    return run_load("stalls", seconds, numbered_open, lambda: time.sleep(NAP))
 
 
 def opens_in(file: Path, pid: int) -> dict[int, int]:
@@ -186,9 +96,9 @@ def test_exactly_the_window_is_there(recording: Callable[..., Recorder]) -> None
     found = opens_in(file, load.pid)
     # The buffer stopped after the nap and before its file was there.
     window = round(WINDOW * 1e9)
-    assert load.must(stopped - window) <= found.keys() <= load.may(load.nap[1] - window)
+    assert load.must(stopped - window) <= found.keys() <= load.may(load.last[1] - window)
     assert found
-    assert all(load.opens[number][0] <= time <= load.opens[number][1] for number, time in found.items())
+    assert all(load.steps[number][0] <= time <= load.steps[number][1] for number, time in found.items())
     begin = min(map(ns, re.findall(r"\] +(\d+\.\d+):", "\n".join(report(file, "-t")))))
     assert load.must(begin) == found.keys()
     assert "EVENTS DROPPED" not in "\n".join(report(file))
@@ -208,7 +118,7 @@ def test_exactly_the_window_is_there(recording: Callable[..., Recorder]) -> None
     assert drawn == found
     slices = [one.timestamp for one in ours if one.track_event.type == TrackEvent.TYPE_SLICE_BEGIN]
     stall = max(slices)
-    assert load.nap[0] <= stall <= load.nap[1] - round(NAP * 1e9)
+    assert load.last[0] <= stall <= load.last[1] - round(NAP * 1e9)
     assert {tracks[one.track_event.track_uuid].thread.thread_name for one in ours} == {"stalls"}
     eventually(lambda: here.results() == {"written": 1, "refused": 0, "failed": 0}, 5)
 
@@ -225,6 +135,36 @@ def test_a_burst_is_one_file(recording: Callable[..., Recorder]) -> None:
     here.wait_for_file()
     eventually(lambda: here.results()["refused"] >= 1, 5)
     assert len(here.files()) == here.results()["written"] == 1
+
+
+CRASHES = (
+    '{name: crashes, attach: "tracepoint:signal:signal_deliver", fetch: {sig: sig, sa_handler: sa_handler}}'
+)
+
+
+def test_a_crash_is_a_condition(recording: Callable[..., Recorder]) -> None:
+    """A signal with a handler is none, nor is one that no program crashes by."""
+    crash = "sa_handler == 0 && (sig == 6 || sig == 11)"
+    here = recording(f'every: 1s, when: [{{probe: crashes, where: "{crash}"}}]', CRASHES)
+
+    def signalled(number: int, *, handled: bool) -> int:
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(number, (lambda *_: os._exit(0)) if handled else signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert signalled(signal.SIGSEGV, handled=True) == 0
+    assert signalled(signal.SIGTERM, handled=False) == -signal.SIGTERM
+    counter = "kprobe_record_slow_total"
+    delivered = "kprobe_exporter_events_total"
+    eventually(lambda: here.agent.scrape().value(delivered, probe="crashes") >= 2, 10)
+    assert here.agent.scrape().value(counter) == 0
+    assert here.files() == []
+    assert signalled(signal.SIGSEGV, handled=False) == -signal.SIGSEGV
+    here.wait_for_file()
+    assert here.agent.scrape().value(counter) == 1
 
 
 def test_requests_by_signal_and_by_http(recording: Callable[..., Recorder]) -> None:
@@ -269,33 +209,6 @@ def opened(times: int) -> int:
         os._exit(0)
     os.waitpid(pid, 0)
     return pid
-
-
-@pytest.mark.needs("kprobe_events")
-def test_probes_of_functions(start_agent: StartAgent, tmp_path: Path) -> None:
-    """One that the agent only counts is recorded too, and a recorded one can be removed."""
-    directory = tmp_path / "files"
-    probes = '{name: call, attach: "call:sys_getppid"}, {name: counted, attach: "kprobe:sys_getppid"}'
-    one = "{name: slow, probes: [call, counted], formats: [trace.dat, perfetto], every: 1s, window: 10m}"
-    text = f"{NAMED}probes: [{NAPS}, {probes}]\nrecord: {{directory: {directory}, recordings: [{one}]}}\n"
-    agent = start_agent(text, "--web.enable-lifecycle")
-    here = Recorder(agent, directory, tmp_path / "config0.yaml")
-    getppid(23)
-    assert agent.scrape_until(lambda found: found.value("kprobe_hits_total", probe="counted") >= 23)
-    assert here.post("/-/record")[0] == 200
-    ours = [line for line in report(here.wait_for_file()) if f"-{kernel_tid()} " in line]
-    assert [sum(f" {name}: " in line for line in ours) for name in ("call", "counted")] == [23, 23]
-    read = Trace()
-    read.ParseFromString(here.wait_for_file("pftrace").read_bytes())
-    tracks = {one.track_descriptor.uuid: one.track_descriptor.thread.tid for one in read.packet}
-    drawn = Counter(
-        (one.track_event.name, one.track_event.type)
-        for one in read.packet
-        if one.HasField("track_event") and tracks[one.track_event.track_uuid] == kernel_tid()
-    )
-    assert drawn["call", TrackEvent.TYPE_SLICE_BEGIN] == drawn["counted", TrackEvent.TYPE_INSTANT] == 23
-    here.config.write_text(f"{NAMED}probes: [{NAPS}]\nrecord: {{directory: {directory}}}\n")
-    assert here.post("/-/reload")[0] == 200
 
 
 def test_losses_in_the_window_are_marked(recording: Callable[..., Recorder]) -> None:
@@ -363,6 +276,40 @@ def test_a_directory_that_is_gone_then_a_link_then_full(
         assert [*here.directory.iterdir()] == []
     eventually(lambda: here.post("/-/record")[0] == 200, 10)
     assert here.results()["failed"] == 3
+
+
+def test_changes_by_other_processes_are_undone(recording: Callable[..., Recorder], tracefs: Path) -> None:
+    """Of both buffers; a file after that has all events again."""
+    here = recording("every: 1s", window=600)
+    event = "events/syscalls/sys_enter_openat"
+    both = [tracefs / f"instances/recorder_under_test.slow.{end}" for end in "ab"]
+
+    def state() -> list[bytes]:
+        files = ("tracing_on", "trace_clock", "buffer_size_kb", f"{event}/enable", f"{event}/filter")
+        return [(one / file).read_bytes() for one in both for file in files]
+
+    def is_over(times: int) -> bool:
+        """The fault has begun so often, and does not hold any more."""
+        found = here.agent.scrape()
+        began = found.value("kprobe_exporter_faults_total", fault="recording_changed")
+        return began == times and not found.value("kprobe_exporter_fault", fault="recording_changed")
+
+    before = state()
+    for number, one in enumerate(both):
+        (one / event / "enable").write_text("0")
+        (one / event / "filter").write_text("common_pid == 1")
+        (one / "trace_clock").write_text("local")
+        (one / "tracing_on").write_text("1" if one == both[1] else "0")
+        eventually(lambda: state() == before, 10)
+        eventually(lambda: is_over(2 * number + 1), 10)  # noqa: B023
+        one.rmdir()
+        eventually(lambda: one.exists() and state() == before, 10)  # noqa: B023
+        eventually(lambda: is_over(2 * number + 2), 10)  # noqa: B023
+        assert f"changed in a recording: instances/{one.name} was removed" in here.agent.output()
+    for number in (1, 2):  # each buffer once
+        load = opened(5)
+        eventually(lambda: here.post("/-/record")[0] == 200, 10)
+        assert len(opens_in(here.wait_for_file(number=number), load)) == 5
 
 
 def test_a_killed_agents_buffers_are_removed(

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (  # type: ignore[import-untyped]
+    Trace,
+    TrackEvent,
+)
 
 from kprobe_exporter.sessions import relay, server
 from kprobe_exporter.tracefs.leftovers import PREFIX
@@ -155,6 +159,25 @@ def test_rows_are_the_loads(sessions: Sessions, tool: str, load: Load) -> None:
     compare(rows_of(client, name), expected, exact=name == "killsnoop")
     assert sessions.instances() == []
     assert sessions.results() == {"left": 1}
+
+
+@pytest.mark.parametrize("to_stdout", [False, True])
+def test_timeline_is_brought_back(sessions: Sessions, tmp_path: Path, to_stdout: bool) -> None:
+    file = tmp_path / "brought.pftrace"
+    with closing(WaitingLoad(kills)) as process:
+        where = "-" if to_stdout else str(file)
+        client = sessions.begin("--tool", "killsnoop", "--perfetto", where, "-p", str(process.pid))
+        expected = process.run()
+        assert client.end() == 0, client.errors
+    read = Trace()
+    read.ParseFromString(client.output if to_stdout else file.read_bytes())
+    drawn = [one.track_event for one in read.packet if one.track_event.type == TrackEvent.TYPE_SLICE_BEGIN]
+    values = [{one.name: one.int_value for one in event.debug_annotations} for event in drawn]
+    assert [value["return"] for value in values] == [row["result"] for row in expected]
+    if not to_stdout:
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert client.output == b""
+    assert sessions.instances() == []
 
 
 @pytest.mark.needs("kprobe_events")

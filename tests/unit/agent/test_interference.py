@@ -359,3 +359,24 @@ def test_a_pair_with_a_full_table_begins_anew_at_most_every_ten_minutes(machine:
     assert [*interference._full([probe], 6.0)] == [Repair("p", "replace")]
     assert [*interference._full([probe], 6.0 + RENEWED - 1)] == []
     assert [*interference._full([probe], 6.0 + RENEWED)] == [Repair("p", "replace")]
+
+
+def test_recording_that_was_changed_is_repaired(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    one = "{name: slow, probes: [open]}"
+    machine.head = f"record: {{directory: {machine.config.parent}/files, recordings: [{one}]}}\n"
+    assert machine.reload(OPEN, READ, COUNTED) is None
+    machine.look()
+    assert machine.fault("recording_changed") == (0, 0)
+    [running] = vars(machine.agent.recorder)["_running"].values()
+    begun = running.begun
+    path = f"instances/{GROUP}.slow.a"
+    machine.files.write(f"{path}/tracing_on", "0")
+    machine.look()
+    assert machine.real_read(f"{path}/tracing_on") == b"1"
+    assert machine.fault("recording_changed") == (1, 1)
+    assert f"changed in a recording: {path}: tracing_on" in caplog.text
+    assert running.begun > begun  # events before it may be missing
+    machine.look()
+    assert machine.fault("recording_changed") == (0, 1)
+    machine.head = ""
+    assert machine.reload(OPEN, READ, COUNTED) is None

@@ -3,6 +3,7 @@
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,15 +15,19 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (  # type: ignore[
 )
 
 from kprobe_exporter.agent.recorded_files import Recorded, write_files
+from kprobe_exporter.agent.recorded_parts import recorded_filter, recorded_parts, with_names
+from kprobe_exporter.model.hist import HistEvent, HistKey
 from kprobe_exporter.model.records import Join, Layout
+from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.model.values import Arg
+from kprobe_exporter.plan import JoinedSpec
 from kprobe_exporter.recording.directory import Directory
 from tests.support.fake_pages import HEADERS, PRINT_ID, marker, pages
 from tests.support.ring_buffer import event
 
 TID = 2_000_000_001
 """No thread has it: ids are below 4,194,304 (PID_MAX_LIMIT)."""
-BEGIN, END = 700, 701
+BEGIN, END, JOINED = 700, 701, 702
 COMMON = (
     "format:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"
     "\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n"
@@ -33,6 +38,11 @@ FORMATS = {
     "syscalls/sys_exit_nap": f"name: sys_exit_nap\nID: {END}\n{COMMON}"
     "\tfield:long ret;\toffset:8;\tsize:8;\tsigned:1;\n",
 }
+FORMATS["synthetic/agent_PAIR_1"] = (
+    f"name: agent_PAIR_1\nID: {JOINED}\n{COMMON}\tfield:u64 duration;\toffset:8;\tsize:8;\tsigned:0;\n"
+    "\tfield:s32 field0;\toffset:16;\tsize:4;\tsigned:1;\n\n"
+    'print fmt: "duration=%llu, field0=%d", REC->duration, REC->field0\n'
+)
 FORMATS["ftrace/print"] = (
     f"name: print\nID: {PRINT_ID}\n{COMMON}\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
     "\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n"
@@ -41,12 +51,28 @@ ENTER = Layout(1, "nap", "sys_enter_nap", "tracepoint", "sys_enter_nap", (Arg("c
 EXIT = Layout(2, "nap", "sys_exit_nap", "tracepoint", "sys_exit_nap", (Arg("ret", "int"),))
 NAP = Layout(3, "nap", "nap", "joined", "nap", (Arg("clock", "int"), Arg("duration", "int")))
 NAPS = SimpleNamespace(
+    pair=None,
     layout=NAP,
     joined=Join(NAP, (ENTER,), EXIT, "key", ("tid",)),
     layouts={EXIT: "syscalls", ENTER: "syscalls"},
     residual_filter=None,
     part_filters={},
 )
+
+
+MADE = HistEvent((HistKey("clock", "field0", 32, signed=True), HistKey("duration", "duration")), "field0 > 0")
+
+
+def joined_in_kernel(by: str, key: tuple[str, ...]) -> Any:
+    """A probe that the kernel joins."""
+    layout = Layout(3, "nap", "agent_PAIR_1", "joined", "nap")
+    whole = ProbeSpec("nap", "call", "t", "", None, "", "", None, layout, "synthetic", role="sum")
+    last = SimpleNamespace(spec=replace(whole, hist_event=MADE, plan="kernel"), event="agent_PAIR_1")
+    spec = JoinedSpec("nap", "call", "t", "", 3, (), cast("Any", by), key, None)
+    parts = SimpleNamespace(), SimpleNamespace(), last
+    return SimpleNamespace(
+        spec=spec, pair=object(), parts=parts, layout=layout, joined=None, layouts={}, part_filters={}
+    )
 
 
 class Files:
@@ -135,3 +161,34 @@ def test_refused_marks_are_counted_in_the_log(tmp_path: Path, caplog: pytest.Log
     records = {0: [(10, marker(own, f"B|{own + 1}|forged\n")), (20, marker(own, f"E|{own}\n"))]}
     assert [*slices(drawn(tmp_path, records, Recorded(marks=True)))] == []
     assert caplog.messages == ["a timeline of slow.a lacks 1 mark with the id of another process"]
+
+
+@pytest.mark.parametrize(("by", "key"), [("stack", ()), ("key", ("tid",)), ("key", ("request",))])
+def test_call_that_the_kernel_joins(tmp_path: Path, by: str, key: tuple[str, ...]) -> None:
+    """Its event has the time of the end. Only calls of a thread are on the thread's track."""
+    records = {0: [(50_001, event(JOINED, TID, struct.pack("=qi", 40_000, 7)))]}
+    packets = drawn(tmp_path, records, Recorded((), [("nap", joined_in_kernel(by, key))]))
+    assert list(slices(packets)) == [("nap", 10_001, 50_001)]
+    [begin] = [one for one in packets if one.track_event.type == TrackEvent.TYPE_SLICE_BEGIN]
+    values = {one.name: one.int_value or one.uint_value for one in begin.track_event.debug_annotations}
+    assert values["clock"] == 7
+    tracks = {one.track_descriptor.uuid: one.track_descriptor for one in packets}
+    on_thread = tracks[begin.track_event.track_uuid].thread.tid == TID
+    assert on_thread == (key != ("request",))
+
+
+def test_format_of_an_event_that_the_kernel_makes_has_the_names_of_the_configuration() -> None:
+    probe = joined_in_kernel("stack", ())
+    shown = with_names(FORMATS["synthetic/agent_PAIR_1"].encode(), probe).decode()
+    assert shown.startswith(f"name: nap\nID: {JOINED}\n")
+    assert "field:s32 clock;" in shown
+    assert shown.endswith('"duration=%llu, clock=%d", REC->duration, REC->clock\n')
+
+
+def test_only_the_joined_event_is_recorded_with_its_condition() -> None:
+    probe = joined_in_kernel("stack", ())
+    [part] = recorded_parts(probe)
+    assert part.event == "agent_PAIR_1"
+    assert recorded_filter(part.spec) == "field0 > 0"
+    by_agent = replace(part.spec, plan="events", filter="clock == 1", sample="common_pid & 1")
+    assert recorded_filter(by_agent) == "(clock == 1) && common_pid & 1"

@@ -62,6 +62,8 @@ def test_tool_that_no_session_runs(text: str, why: str) -> None:
         ([], "Missing option '--tool'"),
         (["--tool", "killsnoop", "-p", "1", "--pod", "x"], "-p and --pod do not go together"),
         (["--tool", "killsnoop", "-c", "sh"], "No such option"),
+        (["--tool", "killsnoop", "--perfetto", "x", "--json"], "--perfetto takes one tool, and no --json"),
+        (["--tool", "killsnoop", "--tool", "opensnoop", "--perfetto", "x"], "--perfetto takes one tool"),
         (["--tool", "killsnoop", "--for", "0"], "'0' is not a time above 0"),
         (["--tool", "killsnoop", "--socket", "/nonexistent/s"], "no agent serves sessions at /nonexistent/s"),
     ],

@@ -24,6 +24,9 @@ signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
 def log(text):
     print(f"2026-11-30T10:00:00.123Z INFO trace.loops: {text}", file=sys.stderr, flush=True)
 
+if "perfetto" in words:
+    os.write(1, b"\n\xff" + words["perfetto"].encode() + b"\0" * 100_000)
+
 def write(data):
     while data:
         try:
@@ -70,10 +73,18 @@ class Served:
     def _clean(self) -> None:
         self.cleaned += 1
 
-    def ask(self, how: str = "waits", *, number: int = 1, seconds: float = 30, as_json: bool = False) -> Any:
+    def ask(
+        self,
+        how: str = "waits",
+        *,
+        number: int = 1,
+        seconds: float = 30,
+        as_json: bool = False,
+        perfetto: bool = False,
+    ) -> Any:
         """Return a client whose tools behave so."""
         tools = (ToolRequest("killsnoop"),) * number
-        return SessionClient(self.path, SessionRequest(tools, {"comm": how}, seconds, as_json))
+        return SessionClient(self.path, SessionRequest(tools, {"comm": how}, seconds, as_json, perfetto))
 
     def results(self) -> dict[str, float]:
         """How many sessions ended in which way, and how many are active."""

@@ -42,6 +42,8 @@ def test_request_is_read_as_written() -> None:
         (ToolRequest("opensnoop", options), ToolRequest("ext4dist")), {"pid": 3, "children": True}, 2.5, True
     )
     assert parse_request(wanted.encoded(), LIMITS) == wanted
+    drawn = SessionRequest((ToolRequest("biosnoop"),), {}, 2.5, perfetto=True)
+    assert parse_request(drawn.encoded(), LIMITS) == drawn
     assert wanted.shown == "opensnoop, ext4dist for 2.5 s, of pid=3 children=True"
 
 
@@ -81,6 +83,10 @@ def test_scope_has_all_fields_but_the_command() -> None:
         (asked(scope={"children": "yes"}), "the scope's 'children' is not true"),
         (asked(scope={"pod": ""}), "the scope's 'pod' is not a text of 1 to 4,096"),
         (asked(json=1), "'json' is neither true nor false"),
+        (asked(perfetto=1), "'perfetto' is neither true nor false"),
+        (asked(perfetto=True, json=True), "a timeline is of one tool, and takes the place of JSON"),
+        (asked(**tools("killsnoop", "opensnoop"), perfetto=True), "a timeline is of one tool"),
+        (asked(**tools("syscount"), perfetto=True), "syscount draws no timeline: ask for a tool that"),
         (asked(seconds=0), "no seconds above 0"),
         (asked(seconds=True), "no seconds above 0"),
         (asked(seconds="5"), "no seconds above 0"),
@@ -143,6 +149,8 @@ def test_options_of_a_tool_on_its_command_line() -> None:
     )
     assert (found["own_signal"], found["timestamp"], found["added"]) == ("-c sh", True, ("pod", "cgroup"))
     assert (found["pid"], found["children"], found["as_json"], found["command"]) == (7, True, True, None)
+    drawn = parsed(SessionRequest((ToolRequest("killsnoop"),), {}, 9, perfetto=True))
+    assert (str(drawn["perfetto"]), drawn["as_json"]) == ("-", False)
 
 
 @pytest.mark.parametrize(

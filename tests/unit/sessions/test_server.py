@@ -1,11 +1,14 @@
 """The agent's side of sessions: what is relayed, every way to end, and clients of all kinds."""
 
+import base64
 import json
 import os
 import re
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -66,6 +69,36 @@ def test_rows_of_two_tools_until_their_time_is_over(served: Served, as_json: boo
     assert found[-1] == {"ended": "done", "note": "the session is over.", "rows": 6}
     assert 0 < size < 1000
     served.wait_for(done=1)
+
+
+def test_timeline_comes_as_it_was_written(served: Served) -> None:
+    with served.ask(seconds=0.2, perfetto=True) as client:
+        found = all_of(client)
+    data = b"".join(base64.b64decode(str(message["data"])) for message in found if "data" in message)
+    assert data == b"\n\xff-" + b"\0" * 100_000 + b"number 0\nnumber 1\nnumber 2\n"
+    assert found[-1]["bytes"] >= len(data)
+    assert [message["status"] for message in found if "status" in message] == [0]
+    served.wait_for(done=1)
+
+
+@pytest.mark.parametrize(("how", "status"), [("waits", 0), ("fails", 1)])
+def test_client_writes_a_timeline_whole_or_not(served: Served, tmp_path: Path, how: str, status: int) -> None:
+    words = ["--tool", "killsnoop", "--comm", how, "--for", "0.2s", "--socket", str(served.path)]
+    command = [sys.executable, "-m", "kprobe_exporter", "session", *words, "--perfetto"]
+    files = tmp_path / "files"
+    files.mkdir()
+    to_file = subprocess.run([*command, str(files / "out")], capture_output=True, check=False)
+    to_stdout = subprocess.run([*command, "-"], capture_output=True, check=False)
+    assert (to_file.returncode, to_stdout.returncode) == (status, status), to_file.stderr
+    assert to_file.stdout == b""
+    if status:
+        assert b"the timeline is not complete, so no file is written." in to_file.stderr
+        assert [*files.iterdir()] == []
+    else:
+        assert [one.name for one in files.iterdir()] == ["out"]
+        assert to_stdout.stdout == (files / "out").read_bytes()
+        assert to_stdout.stdout.startswith(b"\n\xff-\0\0")
+        assert len(to_stdout.stdout) > 100_000
 
 
 def test_command_line_of_a_tool(served: Served, tmp_path: Path) -> None:

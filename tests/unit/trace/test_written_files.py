@@ -3,19 +3,21 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from unittest.mock import Mock
 
 import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace  # type: ignore[import-untyped]
 
-from kprobe_exporter.errors import StartError
+from kprobe_exporter.errors import StartError, UsageError
 from kprobe_exporter.model.record_layout import Geometry
 from kprobe_exporter.trace import save_pages as pages_module
 from kprobe_exporter.trace import timeline as timeline_module
+from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.save_pages import save_pages
-from kprobe_exporter.trace.timeline import write_timeline
+from kprobe_exporter.trace.timeline import STDOUT, write_timeline
 
 KERNEL_ERROR = OSError(errno.EIO, os.strerror(errno.EIO), "events/x/format")
 FULL = r"cannot be written: No space left on device\.$"
@@ -45,6 +47,38 @@ def failing_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_module, "collected", failing)
     monkeypatch.setattr(pages_module, "installed", failing)
     monkeypatch.setattr(pages_module, "page_geometry", lambda files: Geometry(8, 8, 16, 4096))
+
+
+class Pipe:
+    """A pipe to which a timeline is written in place of a file."""
+
+    def __init__(self, *, terminal: bool = False) -> None:
+        self.read, self._write = os.pipe()
+        self.stop = Interrupt()
+        self.session = session()
+        self.session.out = Output(self._write, self.stop, terminal=terminal)
+
+    def timeline(self) -> bytes:
+        write_timeline(self.session, (), STDOUT)
+        os.close(self._write)
+        with open(self.read, "rb") as file:
+            return file.read()
+
+
+def test_timeline_to_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = Mock(marks=None, plans=(), attached=())
+    monkeypatch.setattr(timeline_module, "collected", lambda *_, **__: nullcontext(capture))
+    monkeypatch.setattr(timeline_module, "run_until_end", lambda *_: None)
+    monkeypatch.setattr(timeline_module, "buffer_stats", lambda *_: Mock(overrun=0, dropped=0))
+    read = Trace()
+    read.ParseFromString(Pipe().timeline())
+    assert [one.HasField("clock_snapshot") for one in read.packet] == [True]
+    without_reader = Pipe()
+    os.close(without_reader.read)
+    with pytest.raises(StartError, match="the timeline is cut short: its reader has gone"):
+        without_reader.timeline()
+    with pytest.raises(UsageError, match="redirect stdout to a file"):
+        Pipe(terminal=True).timeline()
 
 
 @pytest.mark.parametrize("write", [timeline, pages])
