@@ -19,8 +19,9 @@ pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.needs(EPROBES)]
 
 READS = 10
 FIRST, SECOND = 0.040, 0.150
-JIFFY = 0.004
-"""Seconds by which a delay may be shorter: it ends with a tick of the clock, 250 a second."""
+SLACK = 0.02
+"""Seconds by which a delay may be shorter: it is counted in ticks, and a busy emulated machine makes up for
+several late ones at once."""
 
 WITHOUT_UDEV = {**os.environ, "DM_DISABLE_UDEV": "1"}
 
@@ -78,7 +79,7 @@ def number(device: str) -> int:
 
 def test_stages_of_reads(start_agent: StartAgent, devices: tuple[str, str]) -> None:
     outer, inner = devices
-    delays = {"first": f"{FIRST - JIFFY:.3f}s", "second": f"{SECOND - JIFFY:.3f}s"}
+    delays = {"first": f"{FIRST - SLACK:.3f}s", "second": f"{SECOND - SLACK:.3f}s"}
     comm = Path("/proc/thread-self/comm").read_text().strip()
     agent = start_agent(CONFIG.format(outer=number(outer), inner=number(inner), comm=comm, **delays))
     page, took = mmap.mmap(-1, mmap.PAGESIZE), 0.0
@@ -92,6 +93,6 @@ def test_stages_of_reads(start_agent: StartAgent, devices: tuple[str, str]) -> N
     assert shown.value("kprobe_second_seconds_count") == READS
     assert shown.value("kprobe_late_total") == READS
     first, second = (shown.value(f"kprobe_{name}_seconds_sum") for name in ("first", "second"))
-    assert first >= READS * (FIRST - JIFFY)
-    assert second >= READS * (SECOND - JIFFY)
+    assert first >= READS * (FIRST - SLACK)
+    assert second >= READS * (SECOND - SLACK)
     assert first + second <= took
