@@ -93,9 +93,11 @@ _SYSCALL_NAME = re.compile(r"[a-z0-9_]+")
 FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")
 """A function of a file, with or without a version: memcpy@GLIBC_2.14."""
 
-WRITTEN_NAME = re.compile(r"(?=.*(::|[/(<]|\[go\.))[A-Za-z_$~(<{][\w.$~:<>(){}&*,/\[\]#'=!%^|@ +-]*")
+WRITTEN_NAME = re.compile(
+    r"(?=.*(::|[/(<]|\[go\.|\[\.\.\.\]))[A-Za-z_$~(<{][\w.$~:<>(){}&*,/\[\]#'=!%^|@ +-]*"
+)
 """A function of a file as people write it in C++ or Rust (``app::Foo::bar(int) const``), or in Go
-(``net/http.(*Server).Serve``)."""
+(``net/http.(*Server).Serve``, ``main.Map[...]``)."""
 
 _WRITTEN_OFFSET = re.compile(r"\+(?:0x[0-9a-f]+|\d+)$")
 _SINGLE_COLON = re.compile(r"(?<!:)(?<!\[abi):(?!:)")
