@@ -13,6 +13,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.compiling import compiled
 from tests.support.folded import folded
 from tests.support.patience import eventually
+from tests.support.trace_process import StartTrace
 from tests.vm.kernels import USER_STACKS
 
 pytest.importorskip("pycxxfilt")
@@ -28,11 +29,19 @@ struct Foo {
     __attribute__((noinline)) int bar(int n) { asm volatile(""); return x + n; }
     __attribute__((noinline)) int bar(const char *s) { asm volatile(""); return s[x]; }
 };
+template <class T> struct Box {
+    T value;
+    __attribute__((noinline)) T get(int n) { asm volatile(""); return value + n; }
+};
 }
 int main() {
     app::Foo foo{1};
+    app::Box<int> numbers{1};
+    app::Box<long> wide{2};
     int sum = 0;
     for (int turn = 0; turn < 23; turn++) sum += foo.bar(turn) + foo.bar("ab");
+    for (int turn = 0; turn < 23 * 2; turn++) sum += numbers.get(turn);
+    for (int turn = 0; turn < 23 * 3; turn++) sum += wide.get(turn);
     return sum == 0;
 }
 """
@@ -62,8 +71,36 @@ def test_probe_by_written_name(start_agent: StartAgent, program: Path) -> None:
     eventually(lambda: agent.scrape().total("kprobe_texts_total") == TIMES)
     eventually(lambda: agent.scrape().total("kprobe_bars_total") == TIMES)
     assert {one["n"] for one in agent.scrape().labels("kprobe_bars_total")} == set(map(str, range(TIMES)))
-    infos = {one["probe"]: one["symbol"] for one in agent.scrape().labels("kprobe_info") if "symbol" in one}
-    assert infos.get("bar", "app::Foo::bar(int)") == "app::Foo::bar(int)"
+    targets = {one["probe"]: one["target"] for one in agent.scrape().labels("kprobe_info")}
+    assert targets["bar"] == f"uprobe:{program}:app::Foo::bar(int)"
+
+
+def test_instances_of_a_template(start_agent: StartAgent, program: Path) -> None:
+    """A probe for each, entries and calls alike."""
+    entry, call = (json.dumps(f"{kind}:{program}:app::Box<*>::get") for kind in ("uprobe", "ucall"))
+    agent = start_agent(
+        "probes:\n"
+        f"  - {{name: entry, attach: {entry}, metrics: [{{counter: entries_total}}]}}\n"
+        f"  - {{name: call, attach: {call}, metrics: [{{counter: calls_total}}]}}\n"
+    )
+    subprocess.run([program], check=True)
+    eventually(lambda: agent.scrape().total("kprobe_entries_total") == TIMES * 5)
+    eventually(lambda: agent.scrape().total("kprobe_calls_total") == TIMES * 5)
+    targets = {one["target"] for one in agent.scrape().labels("kprobe_info")}
+    names = ("app::Box<int>::get", "app::Box<long>::get")
+    assert targets == {f"{kind}:{program}:{name}" for kind in ("uprobe", "ucall") for name in names}
+
+
+def test_instances_at_a_terminal(trace: StartTrace, program: Path) -> None:
+    running = trace("--json", f"uprobe:{program}:app::Box<*>::get")
+    running.wait_until_enabled()
+    with subprocess.Popen([program]) as child:
+        pass
+    running.wait_for(b"Box<long>", 20)
+    assert running.end() == 0
+    found = [json.loads(line) for line in running.output.splitlines()]
+    counts = Counter(one["target"].rpartition("::Box")[2] for one in found if one["tid"] == child.pid)
+    assert counts == {"<int>::get": TIMES * 2, "<long>::get": TIMES * 3}
 
 
 NAMES = {
