@@ -40,6 +40,8 @@ def show_text(event: str, layout: Layout, kind: str, target: str, facts: FactsOf
         shown = described(record)
         values = [f"{name}={_word(value)}" for name, value in shown["args"].items()]
         values += [f"{name}={shown[name]}" for name in ("return", "error", "caller") if name in shown]
+        steps = [(name, shown[f"{name}_ns"]) for name in layout.steps]
+        values += [f"{name} after {took / 1e6:.3f} ms" for name, took in steps if took is not None]
         if "duration_ns" in shown:
             values.append(f"in {shown['duration_ns'] / 1e6:.3f} ms")
         if facts is not None:

@@ -209,6 +209,15 @@ def test_facts_of_the_process() -> None:
     assert as_text.rstrip().endswith('  name=x ppid=3 exe="/a b\\\\x1b" argv=None age=0.005')
 
 
+def test_steps_of_a_chain_in_text() -> None:
+    layout = replace(
+        JOINED, args=(*JOINED.args, Arg("sent", "int"), Arg("lost", "int")), steps=("sent", "lost")
+    )
+    show = show_text("mine", layout, "pair", "kprobe:f -> kprobe:g")
+    line = show((1, 5, 3, 11, 10, None, 1_500_000, 0, b"cat", 400_000, None), ())
+    assert line.endswith("return=0 sent after 0.400 ms in 1.500 ms")
+
+
 def test_stacks_of_programs() -> None:
     """Each return address counts as the instruction before it, and an event is written with its stack."""
     first, second, ended = record(5), record(6), record(7)
