@@ -36,8 +36,8 @@ probes:
         key: sector
     let: {{rest: duration - inner}}
     metrics:
-      - {{histogram: first_seconds, value: inner}}
-      - {{histogram: second_seconds, value: rest, scale: 1e-9, buckets: [0.1, 0.2]}}
+      - {{histogram: first_seconds, value: inner, buckets: [0.01, 0.02, 0.03, 0.036, 0.04, 0.1]}}
+      - {{histogram: second_seconds, value: rest, scale: 1e-9, buckets: [0.05, 0.1, 0.13, 0.146, 0.15]}}
       - {{counter: late_total, where: inner >= {first} && rest >= {second}}}
 """
 
@@ -91,7 +91,8 @@ def test_stages_of_reads(start_agent: StartAgent, devices: tuple[str, str]) -> N
     os.close(file)
     shown = agent.scrape_until(lambda metrics: metrics.value("kprobe_second_seconds_count") >= READS)
     assert shown.value("kprobe_second_seconds_count") == READS
-    assert shown.value("kprobe_late_total") == READS
+    buckets = [line for line in agent.get("/metrics").splitlines() if "_seconds_bucket" in line]
+    assert shown.value("kprobe_late_total") == READS, "\n".join(buckets)
     first, second = (shown.value(f"kprobe_{name}_seconds_sum") for name in ("first", "second"))
     assert first >= READS * (FIRST - SLACK)
     assert second >= READS * (SECOND - SLACK)
