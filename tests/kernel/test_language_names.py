@@ -91,6 +91,26 @@ def test_instances_of_a_template(start_agent: StartAgent, program: Path) -> None
     assert targets == {f"{kind}:{program}:{name}" for kind in ("uprobe", "ucall") for name in names}
 
 
+def test_instances_listed_and_checked(program: Path, tmp_path: Path) -> None:
+    """A template without an instance is a row that says so, next to the others."""
+    config, pattern = tmp_path / "c.yaml", f"uprobe:{program}:app::Box<*>::get"
+    other = json.dumps(pattern.replace("get", "put"))
+    config.write_text(
+        f"probes: [{{name: get, attach: {json.dumps(pattern)}}}, {{name: put, attach: {other}}}]"
+    )
+    config.chmod(0o600)
+    command = [sys.executable, "-m", "kprobe_exporter"]
+    listed = subprocess.run([*command, "list", pattern], check=True, capture_output=True, text=True)
+    names = ["app::Box<int>::get", "app::Box<long>::get"]
+    assert listed.stdout.splitlines() == [f"uprobe:{program}:{name}(int)" for name in names]
+    checked = subprocess.run(
+        [*command, "check", "--live", "--json", str(config)], check=False, capture_output=True, text=True
+    )
+    rows = {row["target"]: row for row in json.loads(checked.stdout)}
+    assert [rows[f"uprobe:{program}:{name}"]["state"] for name in names] == ["up", "up"]
+    assert "matches no function of C++ or Rust" in rows[json.loads(other)]["why"][0]
+
+
 def test_instances_at_a_terminal(trace: StartTrace, program: Path) -> None:
     running = trace("--json", f"uprobe:{program}:app::Box<*>::get")
     running.wait_until_enabled()
