@@ -88,7 +88,8 @@ def built(directory: Path) -> Path:
     program, code = directory / PROGRAM, directory / f"{PROGRAM}.c"
     words = ", ".join(f'"{word}"' for word in WORDS)
     code.write_text(SOURCE.replace("WORDS", words).replace("PATH", f'"{PATH}"'))
-    subprocess.run(["cc", "-O1", "-o", program, code], check=True)
+    # Without a dynamic loader, which would open files of its own.
+    subprocess.run(["cc", "-O1", "-static", "-o", program, code], check=True)
     return program
 
 
