@@ -26,6 +26,8 @@ PATH = "/nonexistent/share/locale/en_US.UTF-8/file"
 WORDS = ("program", "--option", "value", "/var/lib/program/file")
 CALLS, RUNS, ROUNDS = 20_000, 3, 5
 BUFFER_KIB = 1024
+MAX_OTHERS = 3
+"""System calls that the program makes besides those of its loop, while it starts."""
 
 SOURCE = r"""
 #include <fcntl.h>
@@ -122,10 +124,10 @@ def recorded(instance: Instance, row: Row) -> Iterator[None]:
 
 
 def check_text(trace: str, text: str) -> None:
-    """Raise Missed unless each event of the program in the kernel's text has ``text``."""
+    """Raise Missed unless the program's events in the kernel's text have ``text``, but for its start's."""
     events = [line for line in trace.splitlines() if line.lstrip().startswith(f"{PROGRAM}-")]
     without = [line for line in events if text not in line]
-    if not events or without:
+    if len(without) == len(events) or len(without) > RUNS * MAX_OTHERS:
         raise Missed(f"{len(without):,} of {len(events):,} events lack the text {text}")
 
 

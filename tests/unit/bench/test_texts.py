@@ -54,5 +54,7 @@ def test_events_without_the_text_are_no_result() -> None:
     check_text(EVENTS, 'file="/nonexistent/a"')
     with pytest.raises(Missed, match="2 of 2 events lack the text"):
         check_text(EVENTS, 'file="/nonexistent/b"')
+    with pytest.raises(Missed, match="20 of 22 events lack"):
+        check_text(EVENTS + EVENTS.replace("nonexistent/a", "etc/b") * 10, 'file="/nonexistent/a"')
     with pytest.raises(Missed, match="0 of 0 events"):
         check_text("# tracer: nop\n", "")
