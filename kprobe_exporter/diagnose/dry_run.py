@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.model import Config, Probe
 from kprobe_exporter.diagnose.lacking import lacked
-from kprobe_exporter.errors import ProbeRefused, one_line
+from kprobe_exporter.errors import GrammarError, ProbeRefused, one_line
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.identity.running import RunningContainers
 from kprobe_exporter.labels import DECODERS
@@ -316,7 +316,7 @@ def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:
     """Yield the functions to look up, by their configured and this kernel's names, and fetched symbols."""
     for one in (one for probe in probes for attach in probe.attach for one in attach.single):
         yield one.target.symbol
-        with suppress(ProbeRefused):
+        with suppress(ProbeRefused, GrammarError):  # a row says why
             yield kernel.place(one.target)[0].symbol
         if not kernel.eprobes and one.target.kind is Kind.TRACEPOINT and one.target.enters_system_call:
             yield kernel.place(function_of(one.target))[0].symbol

@@ -76,6 +76,13 @@ def function_at(path: str, offset: int, files: ProbedFiles | None = None) -> tup
     return _answered(path, files, lambda held: find.function_at(path, offset, held))
 
 
+def matching_functions(target: Target, most: int, files: ProbedFiles | None = None) -> list[Target]:
+    """Return the matches of a pattern. Raises GrammarError; see ``find.matching_functions``."""
+    from kprobe_exporter.elf import find  # noqa: PLC0415
+
+    return _answered(target.path, files, lambda held: find.matching_functions(target, most, held))
+
+
 def library_path(name: str, files: ProbedFiles | None = None) -> str:
     """Return the path of the library ``[ROOT:]SONAME``, or what is a path already. Raises GrammarError.
 

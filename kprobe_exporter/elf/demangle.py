@@ -10,6 +10,8 @@ import re
 from bisect import bisect_right
 from functools import lru_cache
 
+from kprobe_exporter.grammar.target import INSTANCES
+
 try:
     from pycxxfilt import demangle
 except ImportError:  # names stay as compilers write them
@@ -118,6 +120,32 @@ def is_same(written: str, text: str) -> bool:
     """Return whether a name as a person writes it is a demangled one, with or without its parameters."""
     written = written.replace("> >", ">>").replace("> >", ">>")  # as GNU's c++filt has it
     return written in (text, function_name(text))
+
+
+def is_instance(pattern: str, text: str) -> bool:
+    """Return whether a demangled name is one of a pattern: INSTANCES is any template arguments."""
+    first, *others = pattern.replace("> >", ">>").replace("> >", ">>").split(INSTANCES)
+    for name in (function_name(text), text):
+        end: int | None = len(first) if name.startswith(first) else None
+        for piece in others:
+            if end is not None and (end := _end_of_arguments(name, end)) is not None:
+                end = end + len(piece) if name.startswith(piece, end) else None
+        if end == len(name):
+            return True
+    return False
+
+
+def _end_of_arguments(name: str, begin: int) -> int | None:
+    """Return the place behind template arguments that begin here; None if none do."""
+    depth = in_parentheses = 0
+    for place in range(begin, len(name)):
+        character = name[place]
+        in_parentheses += (character == "(") - (character == ")")
+        if not in_parentheses:
+            depth += (character == "<") - (character == ">" and name[place - 1] != "-")
+        if not depth:
+            return place + 1 if place > begin else None
+    return None
 
 
 def function_name(text: str) -> str:

@@ -7,16 +7,17 @@ in the container stay in it.
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby, islice
 
 from kprobe_exporter.elf import Code, library_path
-from kprobe_exporter.elf.demangle import demangled, is_mangled, is_same
+from kprobe_exporter.elf.demangle import demangled, function_name, is_instance, is_mangled, is_same
 from kprobe_exporter.elf.reader import ElfFile, opened
-from kprobe_exporter.elf.tables import FUNC, GLOBAL, IFUNC, LOCAL, UNDEFINED, WEAK, ElfSymbol
+from kprobe_exporter.elf.tables import FUNC, GLOBAL, IFUNC, LOCAL, UNDEFINED, WEAK, ElfSymbol, SymbolTable
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.lexis import closest
-from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.grammar.target import WRITTEN_NAME, Target
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 MOST_NEAR = 20_000  # Names that are searched for the nearest one, which takes 4 ms per 1,000
@@ -121,18 +122,46 @@ def _demangled(file: ElfFile, name: str) -> list[ElfSymbol]:
 
     Only a symbol that has the last word of the name is read, since a program may have a million.
     """
-    words = WORD.findall(re.split(r"[(<]|\boperator\b", name)[0])
-    last = f"{len(words[-1])}{words[-1]}" if words else ""
     found: dict[bool, list[ElfSymbol]] = {False: [], True: []}
-    for table, number, mangled in file.numbered_functions():
-        if not is_mangled(mangled) or last not in mangled or (text := demangled(mangled)) is None:
-            continue
-        file.budget.spend(len(mangled))
+    for table, number, mangled, text in _mangled(file, name):
         is_clone = "." in mangled and name != text
         if is_same(name, text) and not (is_clone and COLD in mangled):
             [row] = table.rows(number, 1)
             found[is_clone].append(table.symbol(number, row))
     return found[False] or found[True]
+
+
+def _mangled(file: ElfFile, name: str) -> Iterator[tuple[SymbolTable, int, str, str]]:
+    """Yield the functions of C++ and Rust that may have this name: table, number, symbol and text."""
+    words = WORD.findall(re.split(r"[(<]|\boperator\b", name)[0])
+    last = f"{len(words[-1])}{words[-1]}" if words else ""
+    for table, number, mangled in file.numbered_functions():
+        if is_mangled(mangled) and last in mangled and (text := demangled(mangled)) is not None:
+            file.budget.spend(len(mangled))
+            yield table, number, mangled, text
+
+
+def matching_functions(target: Target, most: int, files: ProbedFiles | None = None) -> list[Target]:
+    """Return the instances that a target with INSTANCES stands for, sorted, by their written names.
+
+    A name has its parameters if several instances have it without. Raises GrammarError for 0 or more than
+    ``most``.
+    """
+    pattern = target.symbol
+    texts: dict[str, set[str]] = {}  # by the name without parameters
+    with opened(library_path(target.path, files), files) as file:
+        for _, _, mangled, text in _mangled(file, pattern):
+            if COLD not in mangled and WRITTEN_NAME.fullmatch(text) and is_instance(pattern, text):
+                texts.setdefault(function_name(text), set()).add(text)
+    names = [name for short, full in texts.items() for name in (full if len(full) > 1 else (short,))]
+    if not names:
+        raise GrammarError(f"'{target}' matches no function of C++ or Rust of the file")
+    if len(names) > most:
+        raise GrammarError(
+            f"'{target}' names {len(names)} functions, more than max_matches {most}: narrow it, or raise "
+            "global.max_matches"
+        )
+    return [replace(target, symbol=name) for name in sorted(names)]
 
 
 def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[ElfSymbol]) -> str:

@@ -93,9 +93,14 @@ _SYSCALL_NAME = re.compile(r"[a-z0-9_]+")
 FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")
 """A function of a file, with or without a version: memcpy@GLIBC_2.14."""
 
-WRITTEN_NAME = re.compile(r"(?=.*(::|[/(<]|\[go\.))[A-Za-z_$~(<{][\w.$~:<>(){}&*,/\[\]#'=!%^|@ +-]*")
+WRITTEN_NAME = re.compile(
+    r"(?=.*(::|[/(<]|\[go\.|\[\.\.\.\]))[A-Za-z_$~(<{][\w.$~:<>(){}&*,/\[\]#'=!%^|@ +-]*"
+)
 """A function of a file as people write it in C++ or Rust (``app::Foo::bar(int) const``), or in Go
-(``net/http.(*Server).Serve``)."""
+(``net/http.(*Server).Serve``, ``main.Map[...]``)."""
+
+INSTANCES = "<*>"
+"""Stands for the template arguments of any instance in a written name: ``app::Box<*>::get``."""
 
 _WRITTEN_OFFSET = re.compile(r"\+(?:0x[0-9a-f]+|\d+)$")
 _SINGLE_COLON = re.compile(r"(?<!:)(?<!\[abi):(?!:)")
@@ -144,9 +149,12 @@ class Target:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it may match several: a tracepoint's event, the symbol or the provider is a pattern."""
-        if self.kind.in_file and self.kind is not Kind.USDT:  # (*T).M is a name in Go
-            return False
+        """Whether it may match several: a tracepoint's event, the symbol or the provider is a pattern.
+
+        A function of a file is one only by INSTANCES, because ``(*T).M`` is a name in Go.
+        """
+        if self.kind.in_file and self.kind is not Kind.USDT:
+            return INSTANCES in self.symbol
         return is_pattern(self.event or self.provider + self.symbol)
 
     @property
@@ -277,6 +285,8 @@ def _in_file(kind: Kind, text: str) -> Target:
             _whole(FILE_SYMBOL, symbol, "function")
         if plus and kind is not Kind.UPROBE:
             fail("a return has no offset, take it out or write uprobe", rest, len(symbol))
+        if plus and INSTANCES in symbol:
+            fail("a pattern has no offset, take it out or name one function", rest, len(symbol))
         offset = _offset(rest, len(symbol) + 1) if plus else 0
         return Target(kind, symbol=symbol, offset=offset, path=path)
 

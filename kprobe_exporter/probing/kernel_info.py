@@ -8,7 +8,7 @@ from functools import cache, partial
 
 from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.config.model import Attach, Probe
-from kprobe_exporter.elf import locate, locate_usdt, matching_usdt
+from kprobe_exporter.elf import locate, locate_usdt, matching_functions, matching_usdt
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.expression import Need
 from kprobe_exporter.grammar.target import Kind, Target
@@ -129,6 +129,8 @@ def _matching(resolver: Resolver, most: int, programs: ProbedFiles, target: Targ
     """Return the matches of a pattern. Raises ProbeRefused and GrammarError."""
     if target.kind is Kind.USDT:
         return matching_usdt(target, most, programs)
+    if target.kind.in_file:
+        return matching_functions(target, most, programs)
     return resolver.matching(target, most)
 
 

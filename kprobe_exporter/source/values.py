@@ -101,14 +101,19 @@ def _strings(field: Field, data: Buffer, start: int, end: int) -> list[bytes | N
     The kernel stores them one after another, and ends at an address in the array that it cannot read. It
     then leaves the later places as they were, and stores the next argument at the place of the first string
     (process_fetch_insn_bottom() of kernel/trace/trace_probe_tmpl.h). So all are None unless each is where
-    the one before it ends.
+    the one before it ends. On Linux 5.10 the place of a string that it cannot read has the length of the
+    rest of the record. The next string begins at the same offset.
     """
     first = start + field.offset
-    places = struct.unpack_from(f"={field.length}I", data, first)
-    follow = all(_end(one) == _start(after) for one, after in pairwise(places))
-    if not follow or _overlaps(field, data, start, field.offset + field.size - 4):
+    places = list(struct.unpack_from(f"={field.length}I", data, first))
+    if field.next:
+        places += NUMBER.unpack_from(data, start + field.next)
+    if any(_start(after) not in (_start(one), _end(one)) for one, after in pairwise(places)):
         return [None] * field.length
-    return [_located(field, data, start, at, end) for at in range(first, first + field.size, 4)]
+    stored = [_end(one) == _start(after) for one, after in pairwise(places)]
+    stored += [True] * (field.length - len(stored))
+    found = zip(stored, range(first, first + field.size, 4), strict=True)
+    return [_located(field, data, start, at, end) if there else None for there, at in found]
 
 
 def _vector(field: Field, data: Buffer, start: int, end: int) -> bytes | None:

@@ -40,7 +40,7 @@ from kprobe_exporter.recording.marks import SYSTEM, marks_layout
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.resolve import Resolver
-from kprobe_exporter.trace.facts import ProcessFacts
+from kprobe_exporter.trace.facts import ProcessFacts, labels_of_facts
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kernel_files import running_kernel
@@ -294,10 +294,14 @@ def _plain(target: Target, error: ProbeRefused) -> str:
 
 
 def each_event(probe: Probe, *, stacks: bool, user_stacks: bool = False) -> Probe:
-    """Return the probe so that every event is recorded, with its thread and, if known, its caller."""
+    """Return the probe so that every event is recorded, with its thread and, if known, its caller.
+
+    Of its labels those stay that show facts of the thread's process.
+    """
     with_caller = (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL)
     known = all(attach.target.kind in with_caller for attach in probe.attach)
-    metric = replace(WANTED, labels=WANTED.labels if known else WANTED.labels[:1])
+    labels = WANTED.labels if known else WANTED.labels[:1]
+    metric = replace(WANTED, labels=(*labels, *labels_of_facts(probe.labels)))
     return replace(probe, aggregate="events", stack=stacks, user_stack=user_stacks, metrics=(metric,))
 
 

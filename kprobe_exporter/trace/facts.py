@@ -1,16 +1,20 @@
 """The facts of the processes of events, for a person at a terminal."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
 
+from kprobe_exporter.config.model import Decode, Label
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.processes import Process, Processes
+from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import RecordFilter
 from kprobe_exporter.model.joins import ThreadEvent
 from kprobe_exporter.model.records import LAYOUT_ID, OF_THREADS, TID, TIME, Batch, Layout, Record
-from kprobe_exporter.model.specs import OF_EXIT, OF_PROCESS, OF_THREAD
+from kprobe_exporter.model.specs import BY_THREAD, OF_EXIT, OF_PROCESS, OF_THREAD, Decoder
 from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.probing.thread_tracepoints import (
@@ -29,6 +33,15 @@ from kprobe_exporter.probing.thread_tracepoints import (
 from kprobe_exporter.tracefs.instance import Instance
 
 log = logging.getLogger(__name__)
+
+FactOf: TypeAlias = Callable[[Record, str], Value]
+"""Returns one of OF_PROCESS of a record's process, or its cgroup; None if it is unknown."""
+
+FactsOf: TypeAlias = Callable[[Record], Mapping[str, int | float | str | None]]
+"""Returns the facts of a record's process that are shown, by name."""
+
+NUMBERS = OF_EXIT | {"ppid", "uid"}
+"""Facts of processes that are numbers; that of the age is in seconds as its decoder has it."""
 
 
 class ProcessFacts:
@@ -148,6 +161,48 @@ class ProcessFacts:
         if name in OF_THREAD:
             return path
         return None if process is None else self._processes.fact_of(process, name, record[TIME])
+
+
+def facts_of(labels: Iterable[Label]) -> set[str]:
+    """Return the facts of processes that labels show, and the names of OF_THREAD."""
+    return {label.decode[0].name for label in labels if label.decode} & BY_THREAD
+
+
+def labels_of_facts(labels: Iterable[Label]) -> tuple[Label, ...]:
+    """Return labels that show, by name, the facts of the event's own thread that ``labels`` show."""
+    names = dict.fromkeys(
+        label.decode[0].name
+        for label in labels
+        if label.decode and label.field == "tid" and label.decode[0].name in BY_THREAD
+    )
+    return tuple(Label(name, "tid", (Decode(name),)) for name in names)
+
+
+def place_of(decode: Decoder, fact: FactOf, record: Record) -> str | None:
+    """Return the cgroup of a record's thread, or what has it."""
+    path = fact(record, "cgroup")
+    return None if path is None else decode(path)
+
+
+def fact_reader(names: Iterable[str], fact: FactOf) -> FactsOf:
+    """Return the function that reads these facts of a record's process for a person."""
+
+    def of(name: str) -> Callable[[Record], int | float | str | None]:
+        decode = DECODERS[name](None)
+        if name in OF_THREAD:
+            return partial(place_of, decode, fact)
+
+        def read(record: Record) -> int | float | str | None:
+            value = fact(record, name)
+            if isinstance(value, int) and name in NUMBERS:
+                return value
+            text = None if value is None else decode(value)
+            return float(text) if text is not None and name == "age" else text
+
+        return read
+
+    readers = {name: of(name) for name in names}
+    return lambda record: {name: read(record) for name, read in readers.items()}
 
 
 def _teller(layout: Layout, started: Callable[[int, int, int], None]) -> Callable[[Record], bool]:

@@ -10,13 +10,14 @@ from contextlib import closing, suppress
 from kprobe_exporter.aggregate.program_stacks import ProgramStacks
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import TracefsError, counted
-from kprobe_exporter.model.records import Batch
+from kprobe_exporter.model.records import Batch, Layout
 from kprobe_exporter.symbols.programs import Programs
 from kprobe_exporter.trace.capture import Capture, collected, each_event
 from kprobe_exporter.trace.count import ProbeCounts, TraceCounts, counting
+from kprobe_exporter.trace.facts import FactsOf, ProcessFacts, fact_reader, facts_of, labels_of_facts
 from kprobe_exporter.trace.objects import ShowAs
 from kprobe_exporter.trace.output import Gone, Output
-from kprobe_exporter.trace.record_lines import Lines, name_programs
+from kprobe_exporter.trace.record_lines import Lines, Show, name_programs
 from kprobe_exporter.trace.record_text import HEADER, show_line
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import columns, draw
@@ -40,7 +41,10 @@ def write_lines(session: TraceSession, probes: Sequence[Probe], title: str, *, h
         if header:
             out.say(HEADER)
 
-    lost = write_events(session, probes, show_line, stacks=False, started=started)
+    def show_as(event: str, layout: Layout, kind: str, target: str, facts: FactsOf | None) -> Show:
+        return show_line(event, layout)
+
+    lost = write_events(session, probes, show_as, stacks=False, started=started)
     with suppress(Gone):
         out.say("\nEnding tracing...")
     return lost
@@ -55,10 +59,14 @@ def write_events(
     user_stacks: bool = False,
     started: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write each event, as ``show_as`` has it, with one kind of stack; return the number of lost events."""
+    """Write each event, as ``show_as`` has it, with one kind of stack; return the number of lost events.
+
+    An event comes with the facts of its process that the labels of its probe show.
+    """
     lines = Lines(session.out.write_raw, stacks=stacks or user_stacks)
     wanted = [each_event(probe, stacks=stacks, user_stacks=user_stacks) for probe in probes]
     programs = ProgramStacks(Programs)
+    facts = ProcessFacts(facts_of(label for probe in wanted for label in probe.labels))
 
     def consume(batch: Batch) -> None:
         name_programs(programs, batch)
@@ -66,11 +74,13 @@ def write_events(
 
     with (
         closing(programs),
-        collected(session, wanted, consume, single=True, all_fields=True) as capture,
+        collected(session, wanted, consume, single=True, all_fields=True, facts=facts) as capture,
     ):
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
             spec = attached.spec
-            show = show_as(plan.probe.name, attached.layout, spec.kind, spec.target)
+            names = [label.name for label in labels_of_facts(plan.probe.labels)]
+            shown = fact_reader(names, facts.of) if names else None
+            show = show_as(plan.probe.name, attached.layout, spec.kind, spec.target, shown)
             lines.add(attached.layout, show, attached.residual_filter)
         with suppress(Gone):
             run_until_end(session, capture, lambda passed: None, started=started)

@@ -19,7 +19,7 @@ UNNAMED = b"<...>"
 UNITS = ((10**9, "s"), (10**6, "ms"), (1000, "us"), (1, "ns"))
 
 
-def show_line(event: str, layout: Layout, kind: str, target: str) -> Show:
+def show_line(event: str, layout: Layout) -> Show:
     """Return the function that makes a line of a record of this layout.
 
     Strings of programs are escaped, so that none of them can look like another line or field.

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -13,17 +13,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from kprobe_exporter.aggregate.attached_layout import attribute_readers, changes_for
 from kprobe_exporter.aggregate.recipes import getter
 from kprobe_exporter.aggregate.series import decoded
-from kprobe_exporter.config.model import Label, Probe
+from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import name_text
 from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.records import TIME, Layout, Record
-from kprobe_exporter.model.specs import BY_THREAD, OF_EXIT, OF_PROCESS, Decoder, LabelSpec
-from kprobe_exporter.model.values import Value
+from kprobe_exporter.model.specs import OF_PROCESS, LabelSpec
 from kprobe_exporter.plan.metric import export_condition
 from kprobe_exporter.tools.columns import Cell, Column, header, line
 from kprobe_exporter.trace.capture import collected
-from kprobe_exporter.trace.facts import ProcessFacts
+from kprobe_exporter.trace.facts import NUMBERS, FactOf, ProcessFacts, facts_of, place_of
 from kprobe_exporter.trace.loops import run_until_end, wants_color
 from kprobe_exporter.trace.output import Gone
 from kprobe_exporter.trace.record_lines import Frames, Lines, Show, TraceClock
@@ -33,14 +32,8 @@ from kprobe_exporter.tracefs.profile import buffer_stats
 
 Form: TypeAlias = Literal["text", "json", "csv"]
 CellOf: TypeAlias = Callable[[Record], Cell]
-FactOf: TypeAlias = Callable[[Record, str], Value]
-"""Returns one of OF_PROCESS of a record's process, None if it is unknown."""
-
 PROCESS_FIELDS = {"pid": "pid", "common_tgid": "pid", "comm": "name", "common_comm": "name"}
 """Fields that a record lacks if its thread ends at once, and the process's facts in their place."""
-
-NUMBERS = OF_EXIT | {"ppid", "uid"}
-"""Facts of processes that are numbers; that of the age is in seconds as its decoder has it."""
 
 STACK_INDENT = "        "
 
@@ -73,7 +66,7 @@ def cells(
 
     def of(column: Column) -> CellOf | None:
         if column.of_thread is not None:
-            return partial(_place, DECODERS[column.of_thread](None), fact)
+            return partial(place_of, DECODERS[column.of_thread](None), fact)
         if column.source == DURATION or column.source in layout.steps:
             return getter(layout, column.source) if layout.form == "joined" else None
         if (index := place.get(column.key)) is None or labels[index].field in layout.absent:
@@ -107,12 +100,6 @@ def _fact(label: LabelSpec, fact: FactOf, measured: bool, record: Record) -> Cel
     if isinstance(value, int) and len(label.decoders) == 1 and (measured or label.first in NUMBERS):
         return value
     return decoded(label, value)[0]
-
-
-def _place(decode: Decoder, fact: FactOf, record: Record) -> Cell:
-    """Return the cgroup of a record's thread, or what has it."""
-    path = fact(record, "cgroup")
-    return None if path is None else decode(path)
 
 
 def row_lines(
@@ -172,11 +159,6 @@ def heading(columns: Sequence[Column], shown: Display, *, color: bool) -> str | 
         return csv_line(["TIME", *(column.title for column in columns), *(["STACK"] if shown.stacks else [])])
     text = shown.cut(("TIME         " if shown.timestamp else "") + header(columns))
     return f"{BOLD}{text}{RESET}" if color else text
-
-
-def facts_of(labels: Iterable[Label]) -> set[str]:
-    """Return the facts of processes that labels show, and the names of OF_THREAD."""
-    return {label.decode[0].name for label in labels if label.decode} & BY_THREAD
 
 
 def show_rows(

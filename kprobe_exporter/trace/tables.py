@@ -12,12 +12,12 @@ from kprobe_exporter.tools.columns import Column, fitted, header, line
 from kprobe_exporter.tools.tool_model import Unit, View
 from kprobe_exporter.trace.capture import NAMESPACE, collected
 from kprobe_exporter.trace.count import ProbeCounts
-from kprobe_exporter.trace.facts import ProcessFacts
+from kprobe_exporter.trace.facts import ProcessFacts, facts_of
 from kprobe_exporter.trace.histograms import histogram_lines, histogram_object
 from kprobe_exporter.trace.interval_numbers import Interval, Row, is_label, ordered, table
 from kprobe_exporter.trace.loops import Screen, read_hits, run_until_end, wants_color
 from kprobe_exporter.trace.output import Gone
-from kprobe_exporter.trace.rows import Display, csv_line, facts_of
+from kprobe_exporter.trace.rows import Display, csv_line
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import BOLD, RESET
 

@@ -20,6 +20,7 @@ from tests.bench import (
     scrape,
     stacks,
     start,
+    texts,
     throughput,
     tools,
     usdt,
@@ -47,6 +48,7 @@ BENCHMARKS: Mapping[str, ModuleType] = {
     "cpus": cpus,
     "tools": tools,
     "recordings": recordings,
+    "texts": texts,
 }
 
 

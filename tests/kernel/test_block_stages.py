@@ -19,8 +19,9 @@ pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.needs(EPROBES)]
 
 READS = 10
 FIRST, SECOND = 0.040, 0.150
-JIFFY = 0.004
-"""Seconds by which a delay may be shorter: it ends with a tick of the clock, 250 a second."""
+SLACK = 0.02
+"""Seconds by which a delay may be shorter: it is counted in ticks, and a busy emulated machine makes up for
+several late ones at once."""
 
 WITHOUT_UDEV = {**os.environ, "DM_DISABLE_UDEV": "1"}
 
@@ -35,8 +36,8 @@ probes:
         key: sector
     let: {{rest: duration - inner}}
     metrics:
-      - {{histogram: first_seconds, value: inner}}
-      - {{histogram: second_seconds, value: rest, scale: 1e-9, buckets: [0.1, 0.2]}}
+      - {{histogram: first_seconds, value: inner, buckets: [0.01, 0.02, 0.03, 0.036, 0.04, 0.1]}}
+      - {{histogram: second_seconds, value: rest, scale: 1e-9, buckets: [0.05, 0.1, 0.13, 0.146, 0.15]}}
       - {{counter: late_total, where: inner >= {first} && rest >= {second}}}
 """
 
@@ -78,7 +79,7 @@ def number(device: str) -> int:
 
 def test_stages_of_reads(start_agent: StartAgent, devices: tuple[str, str]) -> None:
     outer, inner = devices
-    delays = {"first": f"{FIRST - JIFFY:.3f}s", "second": f"{SECOND - JIFFY:.3f}s"}
+    delays = {"first": f"{FIRST - SLACK:.3f}s", "second": f"{SECOND - SLACK:.3f}s"}
     comm = Path("/proc/thread-self/comm").read_text().strip()
     agent = start_agent(CONFIG.format(outer=number(outer), inner=number(inner), comm=comm, **delays))
     page, took = mmap.mmap(-1, mmap.PAGESIZE), 0.0
@@ -90,8 +91,9 @@ def test_stages_of_reads(start_agent: StartAgent, devices: tuple[str, str]) -> N
     os.close(file)
     shown = agent.scrape_until(lambda metrics: metrics.value("kprobe_second_seconds_count") >= READS)
     assert shown.value("kprobe_second_seconds_count") == READS
-    assert shown.value("kprobe_late_total") == READS
+    buckets = [line for line in agent.get("/metrics").splitlines() if "_seconds_bucket" in line]
+    assert shown.value("kprobe_late_total") == READS, "\n".join(buckets)
     first, second = (shown.value(f"kprobe_{name}_seconds_sum") for name in ("first", "second"))
-    assert first >= READS * (FIRST - JIFFY)
-    assert second >= READS * (SECOND - JIFFY)
+    assert first >= READS * (FIRST - SLACK)
+    assert second >= READS * (SECOND - SLACK)
     assert first + second <= took

@@ -1,6 +1,8 @@
 """Calls of a program's functions have the values, errors and durations that the program itself sees."""
 
+import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,13 @@ from tests.kernel.conftest import StartAgent
 from tests.support.compiling import compiled
 from tests.support.joined_calls import BOUNDS, check, lost
 from tests.support.patience import eventually
+from tests.support.trace_process import StartTrace
 
 pytestmark = pytest.mark.needs("uprobe_events")
 
 TIMES = 23
 THREADS = 8
+LINE = re.compile(rb"nap: \(nap\) asked=(?P<asked>\d+) duration=[\d.]+m?s return=(?P<returned>\d+)\n")
 
 PROGRAM = """
 #include <pthread.h>
@@ -166,3 +170,18 @@ probes:
         check(metrics, "kprobe_deep_seconds", durations, **{"return": depth})
     assert metrics.value("kprobe_exporter_events_total", probe="deeper") == 2 * 4
     assert lost(agent) == {}
+
+
+def test_calls_at_a_terminal(trace: StartTrace, program: Path) -> None:
+    """A condition on the duration, next to the argument of the entry: of four naps three are longer."""
+    running = trace(f"ucall:{program}:nap asked=$arg1:s64", "duration > 200ms")
+    running.wait_until_enabled()
+    naps = timed_calls(program, "nap", THREADS)
+    surely = Counter(ms for ms, calls in naps.items() for least, _ in calls if least > 0.2)
+    perhaps = Counter(ms for ms, calls in naps.items() for _, most in calls if most > 0.2)
+    assert set(surely) >= {"300", "600", "1200"}
+    eventually(lambda: len(LINE.findall(running.output)) >= surely.total())
+    assert running.end() == 0
+    found = [line.groupdict() for line in LINE.finditer(running.output)]
+    assert all(line["asked"] == line["returned"] for line in found)
+    assert surely <= Counter(line["asked"].decode() for line in found) <= perhaps

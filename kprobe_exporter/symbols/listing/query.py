@@ -5,14 +5,16 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import NamedTuple
 
 from kprobe_exporter.elf import UsdtProbe, function_at, functions, locate, locate_usdt, usdt_probes
-from kprobe_exporter.elf.demangle import demangled
+from kprobe_exporter.elf.demangle import demangled, is_instance
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.lexis import closest, kernel_number
 from kprobe_exporter.grammar.target import (
     FILE_SYMBOL,
+    INSTANCES,
     LONGEST,
     WRITTEN_NAME,
     Kind,
@@ -157,7 +159,7 @@ def file_places(query: Query, files: ProbedFiles) -> Iterable[str]:
     names = fitting = functions(path, files)
     written = {name: demangled(name) or name for name in names}
     if query.name != "*":
-        matches = matcher(query.name)
+        matches = partial(is_instance, query.name) if INSTANCES in query.name else matcher(query.name)
         fitting = [name for name in names if matches(name) or matches(written[name])]
     texts = dict.fromkeys(written[name] if _fits(path, written[name]) else name for name in fitting)
     found = sorted(name for name in texts if _fits(path, name))

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.elf import locate
+from kprobe_exporter.elf import locate, matching_functions
 from kprobe_exporter.elf.demangle import (
     MAX_NAME,
     MAX_PRINTED,
     demangled,
     function_name,
     is_bounded,
+    is_instance,
     is_same,
     short_name,
 )
@@ -29,7 +30,7 @@ SOURCE = """
 #include <cstdlib>
 #include <string>
 namespace app {
-template <class T> struct Box { T v; T get(int n) { return v + n; } };
+template <class T> struct Box { T v; T get(int n) { return v; } };
 template <class... T> int all(T... x) { return (x + ...); }
 struct Foo {
     int x;
@@ -51,6 +52,12 @@ Foo::~Foo() {}
 namespace { __attribute__((noinline)) int hidden(int n) { return n; } }
 int use(int n) { auto twice = [n](int m) { return hidden(n * m); }; return twice(2) + all(1, 2L, 'c'); }
 template struct Box<int>;
+template struct Box<Box<long>>;
+template <class T> int sum(T a) { return a; }
+template <class T> int sum(T a, T b) { return a + b; }
+template int sum<int>(int);
+template int sum<int>(int, int);
+template int sum<long>(long);
 }
 int main() { return app::use(1); }
 """
@@ -104,6 +111,64 @@ def test_probe_by_name(program: Path, name: str, full: str) -> None:
     target = parse_target(f"uprobe:{program}:{name}")
     assert str(target) == f"uprobe:{program}:{name}"
     assert locate(target).offset == value  # the code of a position-independent program is at its offset
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("app::Box<*>::get", ["app::Box<app::Box<long>>::get", "app::Box<int>::get"]),
+        ("app::Box<*>::get(int)", ["app::Box<app::Box<long>>::get", "app::Box<int>::get"]),
+        ("app::all<*>", ["app::all<int, long, char>"]),
+        (
+            "app::sum<*>",
+            ["app::sum<long>", "int app::sum<int>(int)", "int app::sum<int>(int, int)"],
+        ),
+    ],
+)
+def test_instances(program: Path, pattern: str, names: list[str]) -> None:
+    """Each is a name that stands for one function."""
+    target = parse_target(f"uprobe:{program}:{pattern}")
+    assert target.is_pattern
+    found = matching_functions(target, 3)
+    assert [one.symbol for one in found] == names
+    assert len({locate(parse_target(str(one))).offset for one in found}) == len(names)
+
+
+def test_instances_refused(program: Path) -> None:
+    sums = parse_target(f"uprobe:{program}:app::sum<*>")
+    with pytest.raises(GrammarError, match="names 3 functions, more than max_matches 2: narrow it"):
+        matching_functions(sums, 2)
+    with pytest.raises(GrammarError, match=r"'uprobe:.*:app::Foo<\*>' matches no function of C\+\+ or Rust"):
+        matching_functions(parse_target(f"uprobe:{program}:app::Foo<*>"), 9)
+    with pytest.raises(GrammarError, match="a pattern has no offset"):
+        parse_target(f"uprobe:{program}:app::Box<*>::get+4")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "matches"),
+    [
+        ("A<*>::f", "A<B<int>, (C)1>::f(int)", True),
+        ("A<*>::f", "A<(1 > 2)>::f()", True),
+        ("A<*>::f", "A<int>::g()", False),
+        ("A<*>::f", "A<int>::B<int>::f()", False),
+        ("A<*>::B<*>::f", "A<int>::B<int>::f()", True),
+        ("A<*>", "A<int>::f()", False),
+        ("A<*>", "A", False),
+        ("A<*>", "A<", False),
+        ("operator<<*>", "bool operator<<int>(A, int)", True),
+        ("f<*>", "void f<A<&(B::operator->())> >(A<&(B::operator->())>)", True),
+    ],
+)
+def test_instance_of_a_pattern(pattern: str, text: str, matches: bool) -> None:
+    assert is_instance(pattern, text) is matches
+
+
+@given(st.text("AB<>*():- ", max_size=12), st.text("AB<>():- ", max_size=12))
+def test_any_pattern(pattern: str, text: str) -> None:
+    """Without template arguments a pattern is a name."""
+    if "<*>" not in pattern and "> >" not in pattern:
+        assert is_instance(pattern, text) == is_same(pattern, text)
+    assert is_instance(f"A<*>{pattern}", text) <= text.startswith("A<")
 
 
 def test_several_and_none(program: Path) -> None:

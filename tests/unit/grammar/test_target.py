@@ -159,6 +159,7 @@ def test_noise(text: str) -> None:
         ("/proc/1/root:libx.so.1", "main::'lambda'()::operator()() const"),
         ("/bin/go", "net/http.(*Server).Serve"),
         ("/bin/go", "main.Map[go.shape.int].Get"),
+        ("/bin/go", "main.Map[...]"),
         ("/bin/r", "<alloc::vec::Vec<T> as core::fmt::Debug>::fmt"),
     ],
 )

@@ -67,6 +67,25 @@ def test_array_that_ends_at_memory_that_is_not_there(stored: int) -> None:
     assert value([b"ls", b"-l", b"/"], [ADDRESS] * 4, stored) is None
 
 
+@pytest.mark.parametrize(
+    ("words", "text"), [(1, b"ls"), (2, b"ls -l"), (3, b"ls -l /"), (4, b"ls -l / /var")]
+)
+def test_place_of_null_in_5_10(words: int, text: bytes) -> None:
+    """The places of the null pointer, and of what follows it, are as long as the rest of the record."""
+    argv = [b"ls", b"-l", b"/", b"/var"][:words]
+    at, comm, places, tail = 8 + 8 * 5 + 4 * 5, b"python\0", list[int](), b""
+    for word in argv:
+        places.append((len(word) + 1) << 16 | (at + len(tail)))
+        tail += word + b"\0"
+    places += [(100 - len(tail)) << 16 | (at + len(tail))] * (4 - words)
+    places.append(len(comm) << 16 | (at + len(tail)))
+    pointers = [ADDRESS] * words + [0] * (5 - words)
+    record = bytes(8) + struct.pack("=5Q5I", *pointers, *places) + tail + comm
+    field = Field("vector", 48, 16, length=4, fault=True, guards=(8,), next=64)
+    page = bytes(START) + record + b"behind"
+    assert reader(field, NoNames())(page, START, START + len(record), 0) == text  # type: ignore[abstract]
+
+
 @given(st.lists(st.binary(max_size=9).map(lambda text: text.replace(b"\0", b"")), min_size=1, max_size=8))
 def test_same_as_program_says(argv: list[bytes]) -> None:
     padded: list[bytes | None] = [*argv, *[None] * (8 - len(argv))]

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from kprobe_exporter.config.model import Decode, Label
 from kprobe_exporter.identity.processes import Processes
 from kprobe_exporter.model.records import OF_THREADS, Batch, Layout, Loss, Record
-from kprobe_exporter.model.values import Arg
+from kprobe_exporter.model.values import Arg, Value
 from kprobe_exporter.probing.thread_tracepoints import PROCESS_EVENTS
 from kprobe_exporter.trace import facts as module
-from kprobe_exporter.trace.facts import ProcessFacts
+from kprobe_exporter.trace.facts import ProcessFacts, fact_reader, labels_of_facts
 
 NEW_FIELDS = Arg("child", "int"), Arg("flags", "int"), Arg("name", "str")
 STARTED = Layout(1, "own", "task_newtask", "tracepoint", "", NEW_FIELDS)
@@ -86,3 +87,36 @@ def test_no_facts_wanted() -> None:
     batch = Batch(records=[record(9, 20, CHILD)])
     ProcessFacts().take(batch)
     assert len(batch.records) == 1
+
+
+def test_labels_that_show_facts_of_the_events_thread() -> None:
+    """Each once, under its own name; those of another thread's id and of other decoders are none."""
+    labels = (
+        Label("user", "tid", (Decode("uid"), Decode("user"))),
+        Label("uid", "tid", (Decode("uid"),)),
+        Label("exe", "next_pid", (Decode("exe"),)),
+        Label("signal", "sig", (Decode("signal"),)),
+        Label("box", "tid", (Decode("container"),)),
+        Label("comm", "comm"),
+    )
+    expected = [Label(name, "tid", (Decode(name),)) for name in ("uid", "container")]
+    assert list(labels_of_facts(labels)) == expected
+
+
+def test_facts_for_a_person() -> None:
+    """Numbers stay numbers, an age is in seconds, and text is escaped."""
+    known: dict[str, Value] = {
+        "age": 1_500_400_000,
+        "argv": b"a\x1b \xff",
+        "uid": 7,
+        "cgroup": b"/user.slice",
+        "exe": None,
+    }
+    read = fact_reader(known, lambda record, name: known[name])
+    assert read(record(9, 1, CHILD)) == {
+        "age": 1.5,
+        "argv": r"a\x1b \xff",
+        "uid": 7,
+        "cgroup": "/user.slice",
+        "exe": None,
+    }

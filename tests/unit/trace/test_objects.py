@@ -193,6 +193,31 @@ def test_a_line_of_text() -> None:
     ]
 
 
+def test_facts_of_the_process() -> None:
+    """They stand in an object of their own, so that no field of an event looks like one."""
+
+    def facts(record: Record) -> dict[str, int | float | str | None]:
+        return {"ppid": record[2], "exe": "/a b\\x1b", "argv": None, "age": 0.005}
+
+    written: list[bytes] = []
+    for show_as in (show_object, show_text):
+        lines = Lines(written.append, stacks=False)
+        lines.add(ENTRY, show_as("mine", ENTRY, "kprobe", "kprobe:vfs_read", facts))
+        lines.consume(Batch([record(1)]))
+    as_object, as_text = (line.decode() for line in written)
+    assert json.loads(as_object)["facts"] == {"ppid": 3, "exe": "/a b\\x1b", "argv": None, "age": 0.005}
+    assert as_text.rstrip().endswith('  name=x ppid=3 exe="/a b\\\\x1b" argv=None age=0.005')
+
+
+def test_steps_of_a_chain_in_text() -> None:
+    layout = replace(
+        JOINED, args=(*JOINED.args, Arg("sent", "int"), Arg("lost", "int")), steps=("sent", "lost")
+    )
+    show = show_text("mine", layout, "pair", "kprobe:f -> kprobe:g")
+    line = show((1, 5, 3, 11, 10, None, 1_500_000, 0, b"cat", 400_000, None), ())
+    assert line.endswith("return=0 sent after 0.400 ms in 1.500 ms")
+
+
 def test_stacks_of_programs() -> None:
     """Each return address counts as the instruction before it, and an event is written with its stack."""
     first, second, ended = record(5), record(6), record(7)

@@ -31,7 +31,7 @@ CALL = Layout(
 
 
 def line(record: Record, layout: Layout = CALL) -> str:
-    return show_line("vfs_read", layout, "call", "call:vfs_read")(record, ())
+    return show_line("vfs_read", layout)(record, ())
 
 
 def record(
