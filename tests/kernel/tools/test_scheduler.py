@@ -62,8 +62,9 @@ def off_cpu(seen: Seen) -> None:
 
 
 def by_stack(seen: Seen) -> None:
+    """The timer of a sleep begins before the thread leaves its CPU."""
     slept = [row for row in seen.rows if "nanosleep" in row["stack"]]
-    assert SLEEPS * LENGTH <= sum(row["number"] for row in slept) / 1e9 <= seen.facts["slept"] + 0.05
+    assert 0.9 * SLEEPS * LENGTH <= sum(row["number"] for row in slept) / 1e9 <= seen.facts["slept"] + 0.05
 
 
 CASES = [
