@@ -50,7 +50,7 @@ check: .venv/test.stamp ## lint, format, types and the unit tests that are not s
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy
-	$(bin)/python -m pytest tests/unit -q -n auto -m "not slow" --hypothesis-profile=quick
+	$(bin)/python -m tests.check
 
 # The module that `pip install` builds as well, but only what has changed, in seconds.
 sources := kprobe_exporter/engine
