@@ -218,6 +218,7 @@ int main(int count, char **words) {
 
 
 @only_x86
+@pytest.mark.needs("initial_pid_namespace")
 def test_programs_with_forged_stacks(group: MemoryCgroup, start_agent: StartAgent, tmp_path: Path) -> None:
     """200 processes, each with 8,000 executable mappings, and 100 stacks that it forged."""
     program = compiled(tmp_path / "program", FORGE, "-mno-red-zone", "-fno-omit-frame-pointer")

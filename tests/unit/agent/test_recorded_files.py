@@ -156,6 +156,7 @@ def test_marks_are_drawn_if_wanted(tmp_path: Path, wanted: bool) -> None:
     assert ("marks" in named) == wanted
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_refused_marks_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = os.getpid()
     records = {0: [(10, marker(own, f"B|{own + 1}|forged\n")), (20, marker(own, f"E|{own}\n"))]}
