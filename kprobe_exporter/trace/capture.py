@@ -266,8 +266,19 @@ def _pages(instance: Instance, symbols: Symbols, planned: Sequence[Probe]) -> Ev
     if _has_pair(planned):
         # Other threads may end what one began, as this one a wait for the CPU, by leaving it.
         instance.guard = None
-        event_source = event_source._replace(own_threads=OwnThreads(instance, instance.own_tid()))
+        event_source = event_source._replace(own_threads=_own_threads(instance, instance.own_tid()))
     return event_source
+
+
+def _own_threads(instance: Instance, tid: int) -> Callable[[], frozenset[int]]:
+    """Return what lists this process's threads, of which ``tid`` is the only one that makes many events.
+
+    In a PID namespace a kernel without the function tracer cannot list them.
+    """
+    try:
+        return OwnThreads(instance, tid)
+    except OSError:
+        return lambda: frozenset((tid,))
 
 
 def _has_pair(probes: Sequence[Probe]) -> bool:

@@ -27,6 +27,8 @@ from tests.support.forked_child import started
 from tests.support.tool_cases import SHOWN, Rows, ToolCase, compare, each_case, packaged, run_case
 from tests.support.trace_process import SIZE, StartTrace
 
+pytestmark = pytest.mark.needs("initial_pid_namespace")
+
 NOBODY = 4194305
 """A process id above the kernel's limit."""
 

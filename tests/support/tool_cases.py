@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.faults.confinement import no_capabilities
+from tests.support.kernel_ids import kernel_tid
 from tests.support.trace_process import StartTrace
 
 HOSTILE = b'a\x1b[31m\n\xff,"'
@@ -63,6 +64,7 @@ class WaitingLoad:
     """
 
     def __init__(self, load: Load) -> None:
+        self.kernel_pid = 0
         orders, self._orders = os.pipe()
         self._result, result = os.pipe()
         self.pid = os.fork()
@@ -72,7 +74,7 @@ class WaitingLoad:
             try:
                 ctypes.CDLL(None).prctl(PR_SET_NAME, HOSTILE, 0, 0, 0)
                 os.read(orders, 1)
-                os.write(result, json.dumps(load()).encode())
+                os.write(result, json.dumps([kernel_tid(), load()]).encode())
                 os.close(result)
                 os.read(orders, 1)
                 status = 0
@@ -82,10 +84,11 @@ class WaitingLoad:
         os.close(result)
 
     def run(self) -> Rows:
-        """Have it done; return the rows that are expected."""
+        """Have it done; return the rows that are expected. From then on the kernel's id of it is known."""
         os.write(self._orders, b"x")
+        rows: Rows
         with open(self._result, "rb") as result:
-            rows: Rows = json.loads(result.read())
+            self.kernel_pid, rows = json.loads(result.read())
         return rows
 
     def close(self) -> None:
@@ -109,7 +112,7 @@ def run_case(case: ToolCase, start: StartTrace) -> tuple[list[dict[str, Any]], R
         assert tool.end() == 0, tool.errors
     objects = [json.loads(line) for line in tool.output.splitlines()]
     rows = [row for found in objects for row in found.get("rows", found.get("histograms", [found]))]
-    return [row for row in rows if case.only(row, load.pid)], expected
+    return [row for row in rows if case.only(row, load.kernel_pid)], expected
 
 
 def compare(rows: Sequence[Mapping[str, Any]], expected: Rows, *, exact: bool) -> None:
