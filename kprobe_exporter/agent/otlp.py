@@ -27,7 +27,7 @@ from kprobe_exporter.grammar.formula import DURATION
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import RecordChoice, Where
-from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Emission, Record
+from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Emission, Record, is_nested
 from kprobe_exporter.model.snapshot import Exemplar, Family, Snapshot, exemplar_of_span
 from kprobe_exporter.model.specs import LabelSpec
 from kprobe_exporter.plan.metric import export_condition
@@ -114,7 +114,7 @@ class OtlpExport:
             export.sample,
             export.max_per_second,
             self._otlp.max_per_second,
-            nested=join is not None and (join.by == "stack" or join.key == ("tid",)),
+            nested=join is not None and is_nested(join.by, join.key),
             system_call=attached.spec.kind == Kind.SYSCALL,
         )
 

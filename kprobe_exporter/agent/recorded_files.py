@@ -9,7 +9,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
-from kprobe_exporter.agent.recorded_parts import is_nested, joined_by_kernel, with_names
+from kprobe_exporter.agent.recorded_parts import has_nested_calls, joined_by_kernel, with_names
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import record_filters
 from kprobe_exporter.config.recordings import Format
@@ -121,7 +121,7 @@ def _draw(
     layouts: dict[Layout, str] = {}
     for name, attached in recorded.probes:
         if (layout := joined_by_kernel(attached)) is not None:
-            events.add_joined(name, layout, nested=is_nested(attached))
+            events.add_joined(name, layout, nested=has_nested_calls(attached))
             layouts[layout] = SYNTHETIC
             continue
         events.add(name, attached.layout, attached.joined, attached.residual_filter)

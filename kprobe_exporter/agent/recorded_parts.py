@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kprobe_exporter.model.hist import HistKey
-from kprobe_exporter.model.records import Layout
+from kprobe_exporter.model.records import Layout, is_nested
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan import JoinedSpec
@@ -56,10 +56,10 @@ def joined_by_kernel(attached: Attached) -> Layout | None:
     return replace(attached.layout, args=tuple(args))
 
 
-def is_nested(attached: Attached) -> bool:
+def has_nested_calls(attached: Attached) -> bool:
     """Return whether the probe's calls lie in each other on their thread."""
     spec = attached.spec
-    return isinstance(spec, JoinedSpec) and (spec.by == "stack" or spec.key == ("tid",))
+    return isinstance(spec, JoinedSpec) and is_nested(spec.by, spec.key)
 
 
 def with_names(text: bytes, attached: Attached) -> bytes:

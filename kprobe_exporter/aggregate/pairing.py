@@ -14,7 +14,7 @@ from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.aggregate.matching import ByKey, ByStack, Make, joiner, of_half
 from kprobe_exporter.aggregate.open_calls import NEVER, NestedCalls, OpenCalls
 from kprobe_exporter.aggregate.recipes import getter, passes
-from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Join, Layout, Record
+from kprobe_exporter.model.records import LAYOUT_ID, TIME, Batch, Join, Layout, Record, is_nested
 
 Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
 
@@ -243,7 +243,7 @@ class Pairing:
 
     def _telling(self, join: Join, make: Make, ended: OnRecord, *, system_call: bool) -> Make:
         nested = self._open_calls()
-        in_thread = join.by == "stack" or join.key == ("tid",)
+        in_thread = is_nested(join.by, join.key)
         if in_thread:
             nested.show(join, system_call=system_call)
 

@@ -17,7 +17,7 @@ from kprobe_exporter.elf.reader import ElfFile, opened
 from kprobe_exporter.elf.tables import FUNC, GLOBAL, IFUNC, LOCAL, UNDEFINED, WEAK, ElfSymbol, SymbolTable
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.lexis import closest
-from kprobe_exporter.grammar.target import WRITTEN_NAME, Target
+from kprobe_exporter.grammar.target import WRITTEN_NAME, Target, too_many_matches
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 MOST_NEAR = 20_000  # Names that are searched for the nearest one, which takes 4 ms per 1,000
@@ -157,10 +157,7 @@ def matching_functions(target: Target, most: int, files: ProbedFiles | None = No
     if not names:
         raise GrammarError(f"'{target}' matches no function of C++ or Rust of the file")
     if len(names) > most:
-        raise GrammarError(
-            f"'{target}' names {len(names)} functions, more than max_matches {most}: narrow it, or raise "
-            "global.max_matches"
-        )
+        raise GrammarError(too_many_matches(target, len(names), "function", most))
     return [replace(target, symbol=name) for name in sorted(names)]
 
 

@@ -18,7 +18,7 @@ from kprobe_exporter.elf import UsdtProbe, UsdtSite, library_path
 from kprobe_exporter.elf.reader import ElfFile, opened
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.lexis import closest
-from kprobe_exporter.grammar.target import USDT_NAME, Target
+from kprobe_exporter.grammar.target import USDT_NAME, Target, too_many_matches
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 SECTION, BASE = ".note.stapsdt", ".stapsdt.base"
@@ -126,10 +126,7 @@ def matching_usdt(target: Target, most: int, files: ProbedFiles | None = None) -
         only = f"; it has {listed}{', …' if len(known) > MOST_TOLD else ''}" if known else ""
         raise GrammarError(f"'{target}' matches none of the {len(known)} USDT probes of the file{only}")
     if len(found) > most:
-        raise GrammarError(
-            f"'{target}' names {len(found)} USDT probes, more than max_matches {most}: narrow it, or raise "
-            "global.max_matches"
-        )
+        raise GrammarError(too_many_matches(target, len(found), "USDT probe", most))
     return found
 
 

@@ -357,3 +357,11 @@ def _whole(pattern: re.Pattern[str], name: str, what: str) -> None:
         fail(f"the name of the {what} is missing", name)
     if end < len(name):
         fail(f"a {what}'s name cannot have {name[end]!r} here", name, end)
+
+
+def too_many_matches(target: Target, number: int, what: str, most: int) -> str:
+    """Return why a pattern that matches so many is refused, and how to mend it, without a full stop."""
+    return (
+        f"'{target}' names {number} {what}s, more than max_matches {most}: narrow it, or raise "
+        "global.max_matches"
+    )

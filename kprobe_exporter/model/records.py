@@ -206,6 +206,11 @@ PREVIOUS = "previous_"
 """Begins the names of the earlier event's fields, of a pair of an event and the next one of it."""
 
 
+def is_nested(by: str, key: tuple[str, ...]) -> bool:
+    """Return whether what is joined so lies in each other on its thread."""
+    return by == "stack" or key == ("tid",)
+
+
 class Join(NamedTuple):
     """How two events become one record: an event of ``begins``, and then one of ``end``.
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from kprobe_exporter.aggregate.recipes import passes
 from kprobe_exporter.export.perfetto import Clocks, Thread, Timeline
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record
+from kprobe_exporter.model.records import LAYOUT_ID, Batch, Join, Layout, Record, is_nested
 from kprobe_exporter.recording.describe import describer, text
 from kprobe_exporter.recording.marks import Marks
 
@@ -44,7 +44,7 @@ class TimelineEvents:
             probe,
             describer(probe, layout),
             lambda record: all(test(record) for test in tests),
-            nested=join is not None and (join.by == "stack" or join.key == ("tid",)),
+            nested=join is not None and is_nested(join.by, join.key),
         )
 
     def add_joined(self, probe: str, layout: Layout, *, nested: bool) -> None:

@@ -101,12 +101,8 @@ class ToolRun:
 
         The caller then closes it.
         """
-        try:
-            data = os.read(descriptor, PIECE)
-        except BlockingIOError:
+        if (data := self._available(descriptor)) is None:
             return [], False
-        except OSError:
-            data = b""
         *lines, rest = (self._rest[descriptor] + data).split(b"\n")
         if rest and (not data or len(rest) > MAX_LINE):
             lines, rest = [*lines, rest], b""
@@ -115,13 +111,18 @@ class ToolRun:
 
     def read_piece(self) -> tuple[list[bytes], bool]:
         """Return the same for the bytes of ``out``, which are not lines: a piece if there is one."""
+        data = self._available(self.out)
+        return [data] if data else [], data == b""
+
+    @staticmethod
+    def _available(descriptor: int) -> bytes | None:
+        """Return the bytes that can be read now, none at the end, or None if the process may write more."""
         try:
-            data = os.read(self.out, PIECE)
+            return os.read(descriptor, PIECE)
         except BlockingIOError:
-            return [], False
+            return None
         except OSError:
-            data = b""
-        return [data] if data else [], not data
+            return b""
 
     def close(self, descriptor: int) -> None:
         """Read no more of ``out`` or ``err``. The process ends soon if ``out`` has no reader."""

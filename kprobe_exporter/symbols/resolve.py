@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kprobe_exporter.errors import ProbeRefused, sentence
 from kprobe_exporter.grammar.lexis import SYMBOL, closest, misspelt
-from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target
+from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target, too_many_matches
 from kprobe_exporter.symbols.functions import SILENT, Functions, similar, singles
 from kprobe_exporter.symbols.lists import (
     TEXT,
@@ -81,10 +81,7 @@ class Resolver:
         if not found:
             raise ProbeRefused(f"'{target}' matches no {what}{self._instead(target)}.")
         if len(found) > most:
-            raise ProbeRefused(
-                f"'{target}' names {len(found)} {what}s, more than max_matches {most}: narrow it, or raise "
-                "global.max_matches."
-            )
+            raise ProbeRefused(f"{too_many_matches(target, len(found), what, most)}.")
         return sorted(found, key=lambda one: (one.event, one.symbol, one.module))
 
     def place(self, target: Target) -> Resolved:
