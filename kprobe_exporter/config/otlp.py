@@ -173,8 +173,8 @@ class ExportModel(Strict):
     attributes: Attributes = Field(
         default_factory=no_items, examples=[{"device": {"field": "dev", "decode": "majorminor"}}]
     )
-    """NAME to field or to `{field, decode}`, written as metric labels are, and sent in addition; or a list
-    of names of `fetch` that are sent although they are pointers."""
+    """NAME to field or to `{field, decode}`, written as metric labels are, and sent in addition. A list
+    instead names pointers of `fetch` that are sent, too."""
 
 
 Exported: TypeAlias = Annotated[

@@ -307,7 +307,7 @@ def _plain(target: Target, error: ProbeRefused) -> str:
 def each_event(probe: Probe, *, stacks: bool, user_stacks: bool = False) -> Probe:
     """Return the probe so that every event is recorded, with its thread and, if known, its caller.
 
-    Of its labels those stay that show facts of the thread's process.
+    It keeps the labels that show facts of the thread's process.
     """
     with_caller = (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL)
     known = all(attach.target.kind in with_caller for attach in probe.attach)
