@@ -287,6 +287,7 @@ def test_tool_that_cannot_be_says_why(sessions: Sessions) -> None:
     assert sessions.results() == {"failed": 1}
 
 
+@pytest.mark.needs("checkout_for_all_users")
 def test_other_users(sessions: Sessions) -> None:
     client = sessions.ask("--tool", "killsnoop", confine=become_nobody)
     assert client.wait() == 1
