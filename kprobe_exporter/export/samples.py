@@ -107,5 +107,5 @@ def _number(value: float) -> str:
 
 
 def _exemplar(one: Exemplar) -> str:
-    labels = ",".join([f'{name}="{_escaped(text)}"' for name, text in one.labels])
+    labels = ",".join([f'{name}="{_escaped(text)}"' for name, text in sorted(one.labels)])
     return f" # {{{labels}}} {_go_string(one.value)} {one.time}"

@@ -109,6 +109,13 @@ def test_histograms(as_openmetrics: bool, family: Family) -> None:
     assert written(family, as_openmetrics) == expected
 
 
+def test_labels_of_an_exemplar_are_in_the_order_of_their_names() -> None:
+    exemplar = Exemplar((("file", "f"), ("comm", "c")), 0.5, 0)
+    value = HistogramValue((1.0,), (1, 0), 0.5, exemplars={0: exemplar})
+    family = Family("kprobe_x", "histogram", "", (), {(): value})
+    assert ' # {comm="c",file="f"} 0.5 ' in "\n".join(written(family, as_openmetrics=True))
+
+
 def test_more_samples_than_are_held_at_once() -> None:
     family = Family("x", "gauge", "", ("n",), {(str(number),): number for number in range(2500)})
     pieces = list(encoded(family, as_openmetrics=False))
