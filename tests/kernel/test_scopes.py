@@ -25,7 +25,7 @@ from tests.support.mounts import mounted
 from tests.support.patience import eventually
 from tests.support.trace_process import StartTrace, TraceProcess
 
-pytestmark = pytest.mark.needs("events/syscalls")
+pytestmark = pytest.mark.needs("events/syscalls", "initial_pid_namespace")
 
 EXEC = "sched:sched_process_exec"
 NOBODY = 65534
