@@ -150,6 +150,7 @@ int main(void) {
 """
 
 
+@pytest.mark.needs("initial_pid_namespace")
 @pytest.mark.parametrize("source", ["auto", "text"])
 def test_leaks_are_outstanding(start_agent: StartAgent, tmp_path: Path, source: str) -> None:
     """37 blocks of 1 KiB are never freed. They count a second after they were taken, and not before."""
@@ -210,6 +211,7 @@ int main(void) {
 """
 
 
+@pytest.mark.needs("initial_pid_namespace")
 @pytest.mark.parametrize("source", ["auto", "text"])
 def test_pair_of_two_threads_of_a_process(start_agent: StartAgent, tmp_path: Path, source: str) -> None:
     """The kernel's records hold neither the process, by which the events are paired, nor an array's text."""

@@ -110,6 +110,7 @@ def by_function(stacks: dict[tuple[str, ...], int]) -> Counter[str]:
     return found
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_stacks_of_agent(start_agent: StartAgent, compiling: Path) -> None:
     agent = start_agent(configuration(compiling))
     with running(compiling) as process:
@@ -119,6 +120,7 @@ def test_stacks_of_agent(start_agent: StartAgent, compiling: Path) -> None:
     assert by_function(folded(agent, "calls")) == TIMES  # the process has ended, and its list is removed
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_list_of_other_user(start_agent: StartAgent, compiling: Path) -> None:
     """Another user's file under the process's name gives no names, and the others stay."""
     agent = start_agent(configuration(compiling))
@@ -129,11 +131,13 @@ def test_list_of_other_user(start_agent: StartAgent, compiling: Path) -> None:
         assert by_function(folded(agent, "calls")) == {"[unknown]": sum(TIMES.values())}
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_trace(trace: StartTrace, compiling: Path) -> None:
     output = traced(trace("--folded", f"uprobe:{compiling}:probed"), compiling)
     assert by_function(parsed(output)) == TIMES
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_trace_of_objects(trace: StartTrace, compiling: Path) -> None:
     objects = traced(trace("-u", "--json", f"uprobe:{compiling}:probed"), compiling)
     stacks = Counter(tuple(reversed(json.loads(line)["stack"])) for line in objects.splitlines())

@@ -173,6 +173,7 @@ def test_a_filter_is_the_kernels(
             same(partial(total, agent, f"kprobe_{name}_total"), count)
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_labels_tell_the_woken_thread_from_the_waking_one(start_agent: StartAgent, pair: Pair) -> None:
     labels = "{a: comm, b: pid, c: common_comm, d: common_pid, e: common_tgid, f: common_cpu}"
     agent = start_agent(

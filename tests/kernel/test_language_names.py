@@ -111,6 +111,7 @@ def test_instances_listed_and_checked(program: Path, tmp_path: Path) -> None:
     assert "matches no function of C++ or Rust" in rows[json.loads(other)]["why"][0]
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_instances_at_a_terminal(trace: StartTrace, program: Path) -> None:
     running = trace("--json", f"uprobe:{program}:app::Box<*>::get")
     running.wait_until_enabled()
@@ -175,6 +176,7 @@ def test_list(named: Path) -> None:
     assert {f"uprobe:{named}:{written}" for _, written in NAMES.values()} <= set(listed)
 
 
+@pytest.mark.needs("initial_pid_namespace")
 @pytest.mark.needs(USER_STACKS)
 def test_stacks(start_agent: StartAgent, named: Path) -> None:
     """At a function's entry its caller has no frame yet: the stack goes on with the caller's caller."""

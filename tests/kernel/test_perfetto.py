@@ -4,6 +4,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (  # type: ignore[import-untyped]
     Trace,
     TrackEvent,
@@ -21,6 +22,7 @@ def naps() -> None:
         time.sleep(seconds)
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_calls_are_slices_of_their_thread(tmp_path: Path) -> None:
     file = tmp_path / "out.pftrace"
     child = Child(naps)

@@ -159,6 +159,7 @@ def own_comm() -> str:
     return Path("/proc/thread-self/comm").read_text().strip()
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_labels_of_the_agent(start_agent: StartAgent, program: Path) -> None:
     agent = start_agent(CONFIG)
     run(program)
@@ -214,6 +215,7 @@ def test_exit_codes(start_agent: StartAgent, tmp_path: Path) -> None:
     assert {int(code): metrics.value("kprobe_reaped_total", code=str(code)) for code in codes} == codes
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_facts_at_a_terminal(files: MountedTracefs, program: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(CONFIG)

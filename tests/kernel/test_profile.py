@@ -10,6 +10,8 @@ from collections.abc import Callable
 from math import sqrt
 from pathlib import Path
 
+import pytest
+
 from kprobe_exporter.cli import tool as _tool  # noqa: F401 - imported once, inherited by every child
 from tests.kernel.workload import Child
 from tests.support.trace_process import traces
@@ -40,6 +42,7 @@ def burned(pid: int) -> float:
     return int(fields[0]) / 1e9
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_shares_of_processes(tmp_path: Path) -> None:
     """Each process has as many samples as its share of the processor time, within the binomial error."""
     children = {name: Child(burning(name, niceness)) for name, niceness in NICENESS.items()}

@@ -81,6 +81,7 @@ def opens_in(file: Path, pid: int) -> dict[int, int]:
     return dict(zip(numbers, times, strict=True))
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_exactly_the_window_is_there(recording: Callable[..., Recorder]) -> None:
     """The condition fires once for one stall, which both formats show."""
     here = recording(WHEN + ", formats: [trace.dat, perfetto]")
@@ -189,6 +190,7 @@ def test_requests_by_signal_and_by_http(recording: Callable[..., Recorder]) -> N
         here.agent.get("/recordings/config0.yaml")
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_events_before_a_reload_are_there(recording: Callable[..., Recorder]) -> None:
     here = recording("every: 1s", window=600)
     load = opened(5)
@@ -279,6 +281,7 @@ def test_a_directory_that_is_gone_then_a_link_then_full(
     assert here.results()["failed"] == 3
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_changes_by_other_processes_are_undone(recording: Callable[..., Recorder], tracefs: Path) -> None:
     """Of both buffers; a file after that has all events again."""
     here = recording("every: 1s", window=600)

@@ -147,6 +147,7 @@ def programs_and_files() -> Rows:
     return rows
 
 
+@pytest.mark.needs("initial_pid_namespace")
 @pytest.mark.parametrize(("tool", "load"), [("killsnoop", kills), ("syscount -P", system_calls)])
 def test_rows_are_the_loads(sessions: Sessions, tool: str, load: Load) -> None:
     with closing(WaitingLoad(load)) as process:
@@ -305,6 +306,7 @@ def test_other_users(sessions: Sessions) -> None:
     assert sessions.results() == {"refused": 1}
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_silent_and_broken_clients_beside_a_session(sessions: Sessions) -> None:
     with closing(WaitingLoad(kills)) as process:
         client = sessions.begin("--tool", "killsnoop", "--json", "-p", str(process.pid))

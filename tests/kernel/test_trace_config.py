@@ -6,6 +6,8 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.support.patience import eventually, patience
 from tests.support.trace_process import StartTrace
@@ -33,6 +35,7 @@ probes:
 """
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_probes_of_a_configuration(trace: StartTrace, tmp_path: Path) -> None:
     file = tmp_path / "probes.yaml"
     file.write_text(CONFIG)
@@ -54,6 +57,7 @@ def test_probes_of_a_configuration(trace: StartTrace, tmp_path: Path) -> None:
     assert {one["event"] for one in found} == {"execs", "exits"}
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_facts_of_processes(trace: StartTrace, files: MountedTracefs, tmp_path: Path) -> None:
     """Labels and attributes of a probe that are facts are shown with each event."""
     file = tmp_path / "probes.yaml"

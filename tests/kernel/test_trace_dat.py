@@ -44,6 +44,7 @@ def record(directory: Path, child: Child, *definition: str) -> Path:
     return file
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_each_event_is_there_with_its_values(tmp_path: Path) -> None:
     child = Child(opens)
     pid = child.pid

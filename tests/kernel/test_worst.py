@@ -137,6 +137,7 @@ probes:
     assert not hostile or "<b>" not in text
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_slowest_system_call_by_thread(start_agent: StartAgent, tmp_path: Path) -> None:
     agent = start_agent("""
 global: {tracefs_instance: worst}
