@@ -16,6 +16,7 @@ from tests.support.compiling import compiled
 from tests.support.counted_reads import Reads
 from tests.support.fake_tracefs import code_at
 from tests.support.machine import COUNTED, EVENTS, GROUP, OPEN, Watched, watched
+from tests.support.patience import eventually
 from tests.support.programs import file_offset
 
 TWICE = "__attribute__((noinline)) int twice(int n) { return 2 * n; }\n"
@@ -140,7 +141,7 @@ def test_a_start_and_a_reload_read_a_file_once(program: Program, monkeypatch: py
     machine.shows((5, "kprobe_hits_total", "more"))
     descriptors = len(os.listdir("/proc/self/fd"))
     assert machine.reload(*probes) is None
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)  # the poller may just read a file
 
 
 def test_each_path_is_looked_at_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
