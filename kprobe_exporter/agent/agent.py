@@ -340,6 +340,7 @@ class Agent:
 
     def _look(self) -> Observation:
         self._repair()
+        self._pipeline.watch_threads(self._source.call)
         self._heat.update(time.monotonic(), self._aggregator.spreads)
         # Counts that were read before a repair lack the hits that the repair excuses.
         anew = self._audit.excuses

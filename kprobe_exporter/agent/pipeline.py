@@ -20,15 +20,21 @@ from kprobe_exporter.aggregate.matching import joined_record
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, record_filters, source_recipe
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
+from kprobe_exporter.aggregate.stack_classes import class_of_seen
 from kprobe_exporter.aggregate.stack_counts import StackCounts
+from kprobe_exporter.aggregate.thread_times import TimeTallies
 from kprobe_exporter.config.model import Export, Probe
+from kprobe_exporter.identity.procfs import host_proc
+from kprobe_exporter.identity.thread_files import ThreadFiles
+from kprobe_exporter.identity.thread_sets import processes, threads_of
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.joins import JoinRecipe, Joins
+from kprobe_exporter.model.joins import JoinRecipe, Joins, times_plan
 from kprobe_exporter.model.records import OF_THREADS, Batch, Join, Layout
-from kprobe_exporter.model.specs import OF_PROCESS, LabelSpec, ProbeSpec
+from kprobe_exporter.model.specs import BY_THREAD, OF_PROCESS, LabelSpec, ProbeSpec
 from kprobe_exporter.model.stacks import StackTally
+from kprobe_exporter.model.thread_times import ThreadTimesPlan
 from kprobe_exporter.plan import fields_used, recorded, wants_tgid
-from kprobe_exporter.probing.attach import Attached
+from kprobe_exporter.probing.attach import Attached, is_of_time
 from kprobe_exporter.probing.event_source import BufferReader, EventSource
 from kprobe_exporter.probing.thread_tracepoints import (
     CHANGES_OF_THREADS,
@@ -37,6 +43,7 @@ from kprobe_exporter.probing.thread_tracepoints import (
     process_handlers,
     thread_events,
 )
+from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 
@@ -45,11 +52,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+REWATCH = 10.0
+"""Seconds from one reading of all threads' states to the next."""
+
 
 class _Flow(NamedTuple):
     """How the events of one probe flow now: ``recipe`` and ``join`` are what the source does of it.
 
-    ``counts`` is where the stacks of its records are counted.
+    ``counts`` is where the stacks of its records are counted. ``times`` are the labels of the time of
+    threads, if it is made of this probe's events.
     """
 
     attached: Attached
@@ -58,6 +69,7 @@ class _Flow(NamedTuple):
     export: Export | None
     counts: StackCounts | None
     attributes: tuple[LabelSpec, ...] = ()
+    times: tuple[LabelSpec, ...] | None = None
 
     @property
     def chosen(self) -> bool:
@@ -111,6 +123,11 @@ class Pipeline:
         self._thread_events: Mapping[Layout, Handle] = {}
         self._starts: set[int] = set()  # the layout_ids of starts of threads, which are no events of a probe
         self._loaded = self._tgid = self._follows_programs = False
+        self._times: TimeTallies | None = None
+        self._watched_at = (
+            -REWATCH
+        )  # when states of threads were read last, and whether losses made them unknown
+        self._states_unknown = False
         self._buffers = BufferReader(self._instance, self._event_source, self.consume, self._buffer_kib)
         self.pipe = self._buffers.pipe
 
@@ -123,6 +140,9 @@ class Pipeline:
         for layout_id in self._starts & batch.arrived.keys():
             del batch.arrived[layout_id]
         self._identities.names.take(batch)
+        if self._times is not None:
+            self._states_unknown |= bool(batch.losses)
+            self._times.take(batch)
         batch = self._pairing.pair(batch)
         self._recorded.take(batch)
         self._aggregator.consume(batch)
@@ -135,6 +155,9 @@ class Pipeline:
         for join in joins:
             self._pairing.reset(join)
             self._buffers.drop(join.layout.layout_id)
+            if join.by == "time" and isinstance(self.pipe, BinaryPipe):
+                self.pipe.threads.lose_times(time.monotonic_ns())
+                self._states_unknown = True
         if threads:
             self._identities.cgroups.lost()
             self._identities.processes.lost()
@@ -149,6 +172,22 @@ class Pipeline:
         if flow is not None and flow.join is None:
             return [], self._pairing.outstanding(layout_id, time.monotonic_ns())
         return self._buffers.open_stacks(layout_id)
+
+    def watch_threads(self, call: Callable[[Callable[[], None]], None], *, anew: bool = False) -> None:
+        """Read from /proc what all threads do, for the sums of their time, after losses or ``anew``.
+
+        ``call`` has the reader's thread begin with those of which no event has told.
+        """
+        now = time.monotonic()
+        if not anew and (not self._states_unknown or now - self._watched_at < REWATCH):
+            return
+        proc = host_proc()
+        if proc is None or self._times is None or not isinstance(self.pipe, BinaryPipe):
+            return
+        pipe, files, since = self.pipe, ThreadFiles(proc, class_of_seen), time.monotonic_ns()
+        self._watched_at, self._states_unknown = now, False
+        threads = [files.observed(tid, since) for tid in threads_of(proc, processes(proc))]
+        call(lambda: pipe.threads.watch(threads))
 
     def prepare(self, probes: Iterable[Probe]) -> None:
         """Prepare what these probes need, so that no event has to wait for it.
@@ -203,12 +242,14 @@ class Pipeline:
         self._starts |= starts.keys()
         filters |= starts
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
+        times, times_of = _times_of(flows.values())
         joins = Joins(
             {layout_id: flow.join for layout_id, flow in flows.items() if flow.join is not None},
             thread_events(self._identities.thread_events, ENDS_OF_CALLS)
             | thread_events(self._identities.cgroup_events, CHANGES_OF_THREADS)
             | thread_events(self._identities.fact_events, CHANGES_OF_THREADS)
             | thread_events(self._identities.exit_events, CHANGES_OF_THREADS),
+            times_of,
         )
         swap = self._buffers.prepare(
             self._symbols,
@@ -255,6 +296,7 @@ class Pipeline:
                 self._pairing.follow(layout, handle)
             self._thread_events = ends
             self._identities.names.follow(learns, named, by_name)
+            self._times = times
             self.consume(Batch())  # tells the calls that were open, without waiting for an event
             swap()
 
@@ -263,7 +305,7 @@ class Pipeline:
 
     def _count_stacks(self, attached: Attached, counts: StackCounts) -> None:
         self._recorded.add(attached.layout, attached.joined, counts, attached.residual_filter)
-        if attached.joined is not None:
+        if attached.joined is not None and not is_of_time(attached):
             self._pairing.tell(attached.joined, self._recorded.joined)
 
     def _flows_of(self, probes: Iterable[ProbeState]) -> dict[int, _Flow]:
@@ -285,6 +327,9 @@ class Pipeline:
         """
         if attached.spec.plan != "events":
             return None
+        if is_of_time(attached):
+            labels = probe.plan.metrics.metrics[0].labels
+            return _Flow(attached, None, None, None, self._stacks.of(probe.name), times=labels)
         before = self._flows.get(attached.layout.layout_id)
         if before is not None and before.attached is attached and before.chosen <= choosing:
             return before
@@ -318,3 +363,13 @@ class Pipeline:
             return each._replace(recipe=source_recipe(attached.layout, metrics, only, stacks, choice))
         join = join_recipe(attached.joined, metrics, only, stacks, choice)
         return each._replace(join=join and join._replace(make=joined_record(attached.joined)))
+
+
+def _times_of(flows: Iterable[_Flow]) -> tuple[TimeTallies | None, ThreadTimesPlan | None]:
+    """Return what makes tallies of the time of threads, and how the source adds it up, if a flow is of it."""
+    for flow in flows:
+        if flow.times is not None and flow.attached.joined is not None:
+            by_cgroup = any(label.first in BY_THREAD for label in flow.times)
+            plan = times_plan(flow.attached.joined, frozenset(("all",)), by_cgroup=by_cgroup)
+            return TimeTallies(flow.attached.joined, flow.times), plan
+    return None, None

@@ -22,7 +22,7 @@ from kprobe_exporter.model.records import Batch, Loss
 from kprobe_exporter.model.snapshot import KernelCounts
 from kprobe_exporter.model.specs import ProbeSpec
 from kprobe_exporter.plan import JoinedSpec
-from kprobe_exporter.probing.attach import Attached
+from kprobe_exporter.probing.attach import Attached, is_of_time
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.tracefs.definitions import delete
 from kprobe_exporter.tracefs.instance import Instance
@@ -111,6 +111,8 @@ class ProbeSet:
                     self._aggregator.detach_one(attached.layout, 0)
                 else:
                     self._aggregator.detach(attached.layout)
+        if any(probe.attached is not None and is_of_time(probe.attached) for probe in coming):
+            self._pipeline.watch_threads(self._source.call, anew=True)
         self._publish(probes)
 
     def prune(self) -> bool:

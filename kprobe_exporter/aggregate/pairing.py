@@ -100,6 +100,8 @@ class Pairing:
 
         Raises ValueError if a half belongs to another join too, or lacks a field to be paired by.
         """
+        if join.by == "time":
+            return
         make = joiner(join, self._opened)
         if ended is not None:
             make = self._telling(join, make, ended, system_call=system_call)

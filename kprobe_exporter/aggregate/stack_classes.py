@@ -5,7 +5,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from kprobe_exporter.aggregate.stack_counts import cut
 from kprobe_exporter.model.stacks import Stack
+from kprobe_exporter.model.thread_times import ThreadState, ThreadTime
 
 TABLE = Path(__file__).with_name("stack_classes.txt")
 
@@ -59,3 +61,21 @@ def stack_class(stack: Stack) -> str:
         if (found := table.get(frame.partition(b".")[0])) is not None:
             return found
     return OTHER
+
+
+def class_of_seen(stack: Stack) -> str:
+    """Return the class of a thread that sleeps in this stack, which is empty if it may not be read."""
+    return stack_class(stack) if stack else UNACCOUNTED
+
+
+def class_of(part: ThreadTime) -> str:
+    """Return the class of a part of a thread's time."""
+    if part.state is ThreadState.RUNNING:
+        return RUNNING
+    if part.state is ThreadState.WAITING:
+        return WAITING
+    if part.state is ThreadState.UNKNOWN:
+        return UNACCOUNTED
+    if part.stack is None:
+        return part.reason or UNACCOUNTED
+    return stack_class(cut(part.stack))

@@ -246,8 +246,6 @@ def _run(path: Path, scope: Scope, given: dict[str, Any], values: Values) -> Non
     if given["emit"]:
         if scope.narrows:
             raise UsageError("--emit-config does nothing with a scope: leave one of them out.")
-        if tool.model.view == "classes":
-            raise UsageError("--emit-config: the agent has no metric of classes, only the tool adds them up.")
         read_tool(tool)
         click.echo(tool.text, nl=False)
         return

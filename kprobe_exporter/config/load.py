@@ -35,6 +35,7 @@ from kprobe_exporter.config.record import RecordModel
 from kprobe_exporter.config.record_checks import Conditions, condition_metrics, record_of
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternatives
+from kprobe_exporter.config.time_probe import TimeModel, time_probe
 from kprobe_exporter.config.wording import quote
 from kprobe_exporter.config.yaml_source import Report, YamlSource
 from kprobe_exporter.errors import ConfigError, Problem
@@ -95,6 +96,8 @@ class _Loading:
         if recorded is not None:
             self.conditions = condition_metrics(record, recorded)
         probes = list(self._probes(files, names))
+        if timed := [file for file in files if isinstance(_whole(file).get("time"), dict)]:
+            probes.append(self._time(files, timed[0], probes, names))
         checked = record_of(record, probes, recorded) if recorded and not self.problems else None
         if not probes and not self.problems:
             where = files[0].source.file if files else "(none)"
@@ -158,6 +161,18 @@ class _Loading:
         found = Otlp(**dict(model) | {"metrics": model.metrics and model.metrics.interval})
         _refuse(files, "otlp", wrong_with_otlp(found))
         return found
+
+    def _time(
+        self, files: Sequence[Report], timed: Report, probes: Sequence[Probe], names: MetricNames
+    ) -> Probe:
+        """Return the probe that ``time`` stands for."""
+        probe = time_probe(self._merged(files, "time", TimeModel))
+        if any(one.name == probe.name for one in probes):
+            timed(("time",), f"there is a probe {quote(probe.name)}, whose name this needs: rename it")
+        for metric in probe.metrics:
+            if sentence := names.add(metric, f"`time` at {timed.where(('time',))}"):
+                timed(("time",), f"its metric {metric.name}: {sentence}")
+        return probe
 
     def _merged(self, files: Sequence[Report], top: str, kind: type[Model]) -> Model:
         """Merge the well-formed keys below ``top``. Files that share a key must agree on its value."""

@@ -138,7 +138,8 @@ class Attach:
     what the kernel filters. ``filter`` is then the rest, which the agent evaluates, with the agent's
     field names. The events of a pair are matched by equal values of the fields ``key``. ``through`` are the
     events between them, by the names of the fields that are the times of these. A pair of an event and the
-    next one of it has the event twice. ``help`` is the alternative's own.
+    next one of it has the event twice. ``of_time``: these are the scheduler's events, of which the time of
+    threads is made. ``help`` is the alternative's own.
     """
 
     target: Target
@@ -155,6 +156,7 @@ class Attach:
     paths: Mapping[str, tuple[WrittenPath, ...]] = field(default_factory=dict)
     read: Mapping[str, Reading] = field(default_factory=dict)
     vectors: frozenset[str] = frozenset()
+    of_time: bool = False
 
     @property
     def again(self) -> bool:

@@ -42,6 +42,7 @@ from kprobe_exporter.config.fields import (
 from kprobe_exporter.config.model import METRIC_KINDS, Aggregate, MetricKind, SourceName
 from kprobe_exporter.config.otlp import Exported, LinesModel, OtlpModel
 from kprobe_exporter.config.record import RecordModel
+from kprobe_exporter.config.time_probe import TimeModel
 
 
 class MetricModel(Strict):
@@ -317,6 +318,8 @@ class Document(Strict):
     """The destinations of OpenTelemetry's log records, spans and metrics; without it nothing is sent."""
     record: RecordModel = Field(default_factory=RecordModel)
     """Recordings of the last seconds before an event, for trace-cmd and Perfetto."""
+    time: TimeModel | None = None
+    """The time of threads by class, as `time: {by: [pod]}`; `time: {}` is that of the whole machine."""
 
 
 def json_schema() -> dict[str, Any]:

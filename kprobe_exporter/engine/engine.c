@@ -108,8 +108,10 @@ struct engine *engine_new(struct engine_plan *plan)
     };
     if (plan->queues)
         engine->calls = new_open_calls(plan);
+    if (plan->times.wanted)
+        engine->times = new_thread_times();
     if (!index_types(engine) || engine->pages == NULL || engine->tables == NULL || engine->tally.scratch == NULL
-        || (plan->queues && engine->calls == NULL)) {
+        || (plan->queues && engine->calls == NULL) || (plan->times.wanted && engine->times == NULL)) {
         engine_free(engine);
         return NULL;
     }
@@ -125,6 +127,7 @@ void engine_free(struct engine *engine)
     for (uint32_t i = 0; i < engine->ncpus; i++)
         free(engine->cpus[i].bytes);
     free_open_calls(engine->calls);
+    free_thread_times(engine->times);
     free(engine->by_id);
     free(engine->own_threads);
     free(engine->found);

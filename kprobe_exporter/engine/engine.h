@@ -216,6 +216,10 @@ enum role {
     ROLE_STEP,                      /* an event between the halves of a pair */
     ROLE_AGAIN,                     /* the second half of a join, and then the first half of the next one */
     ROLE_SINGLE,                    /* a single record that waits for earlier events, or for its stacks */
+    ROLE_SWITCHED,                  /* a CPU goes from one thread to another; from here on, for thread times */
+    ROLE_WOKEN,                     /* a thread is woken */
+    ROLE_BORN,                      /* a new thread waits for its first CPU */
+    ROLE_CREATED,                   /* the current thread makes another one; from here on, also found records */
     ROLE_STARTED,                   /* a thread begins; from here on, events about threads */
     ROLE_EXECUTED,                  /* a thread executes another program */
     ROLE_EXITED,                    /* a thread ends */
@@ -234,10 +238,10 @@ struct join_role {
     uint32_t join;                  /* the index of the join; of a single record, that of its variant */
     int32_t variant;                /* which of the join's first halves, or of its steps, this is */
     int32_t only;                   /* a first half that fails this condition counts as no loss; or NO_NODE */
-    struct field_ref first;         /* the stack pointer, the child's id, or the id before an exec */
-    struct field_ref second;        /* the flags of clone() */
+    struct field_ref first;         /* the stack pointer, the child's id, the id before an exec, or a thread */
+    struct field_ref second;        /* the flags of clone(), or the thread that gets the CPU */
     uint32_t nkeys;
-    struct field_ref *keys;         /* the values by which a pair is joined */
+    struct field_ref *keys;         /* the values by which a pair is joined; of a switch, prev_state */
     int32_t thread_key;             /* the index of the key that is the thread's id, or -1 */
 };
 
@@ -297,6 +301,29 @@ struct join_variant {
     uint64_t passed;                /* records that passed the filter */
 };
 
+/* The time of threads by their state (thread_times.c). */
+
+enum thread_state {
+    THREAD_RUNNING,                 /* it has a CPU */
+    THREAD_WAITING,                 /* it could run, and has none */
+    THREAD_ASLEEP,
+    THREAD_UNKNOWN,
+    THREAD_STATES,                  /* their number */
+};
+
+enum follow {                       /* bits: which threads are watched besides those of engine_watch() */
+    FOLLOW_THREADS = 1,             /* those that a watched one makes in its process */
+    FOLLOW_PROCESSES = 2,           /* the processes that a watched one makes */
+    FOLLOW_ALL = 4,                 /* all that an event names */
+};
+
+/* The pieces of time are records of a thread, whose FIELD_TID, FIELD_ELAPSED and FIELD_STACK are known. */
+struct times_plan {
+    bool wanted;
+    uint8_t follows;                /* enum follow */
+    uint32_t first_group;           /* THREAD_STATES groups, in the order of the states */
+};
+
 /* Everything to do. The caller fills it in before engine_new(), and reads and resets the counts in it. It must
  * live as long as the engine. */
 struct engine_plan {
@@ -323,6 +350,7 @@ struct engine_plan {
     uint32_t nexports;
     struct export_plan *exports;
     struct rate_limit together;     /* of all exports */
+    struct times_plan times;
     bool queues;                    /* events wait for those of other CPUs: there are joins, exports, … */
     look_up_function *look_up;      /* gives FIELD_LOOKED_UP their values; NULL if no field is of that kind */
     void *caller;                   /* its first argument */
@@ -420,6 +448,32 @@ uint64_t engine_open(const struct engine *engine);
  * The caller empties its tables before. Halves that a loss broke, or that the join's filter excludes, are none. */
 enum open_group { OPEN_NUMBER, OPEN_STACKS };
 bool engine_add_open(struct engine *engine, uint32_t join, uint64_t before, enum open_group group);
+
+/* Whether the time of a thread is to be added up from `since` on. At `seen`, it was in this state. */
+struct watched_thread {
+    int32_t tid;
+    uint8_t state;                  /* THREAD_ASLEEP; THREAD_WAITING, if it was runnable; or THREAD_UNKNOWN */
+    bool certain;                   /* it is THREAD_RUNNING or THREAD_WAITING, as it has had no event */
+    uint64_t since;
+    uint64_t seen;
+    uint64_t place;                 /* where it sleeps: stands for its stack, as one address of the kernel */
+};
+
+/* Watch a thread, unless its events have told what it does; false without memory. */
+bool engine_watch(struct engine *engine, const struct watched_thread *thread);
+
+/* Write the ids of up to `room` watched threads; return the number of all. */
+uint32_t engine_watched(const struct engine *engine, int32_t *tids, uint32_t room);
+
+/* Watch a thread no more, which was found to be gone; false without memory. */
+bool engine_end_thread(struct engine *engine, int32_t tid, uint64_t time);
+
+/* Events after the last one may be missing until a moment: no state of a thread is known then. */
+void engine_lose_times(struct engine *engine, uint64_t until);
+
+/* Add up the time of all watched threads until now, or until the latest event that was joined; false without
+ * memory. */
+bool engine_cut_times(struct engine *engine, uint64_t now);
 
 struct join_counts {
     uint64_t begun;                 /* first halves */

@@ -6,6 +6,7 @@
  *                                  ROLE_AGAIN: as ROLE_END, and then as ROLE_BEGIN
  *                                  ROLE_SINGLE: tallies ─► export
  *                                  ROLE_STARTED, EXECUTED, EXITED: end halves            (thread_ends.c)
+ *                                  ROLE_SWITCHED, WOKEN, CREATED, BORN: time of threads  (thread_times.c)
  *                                  ROLE_PLACED, MOVED: a new epoch of a thread's cgroup  (tally.h)
  *                                  ROLE_NONE: export what was added up when it was read
  *
@@ -129,6 +130,11 @@ static bool process_event(struct engine *engine, struct queued_event *event, int
         return role->role == ROLE_END || begin_half(engine->calls, role, &record, engine->tally.scratch);
     case ROLE_SINGLE:
         return add_single(engine, event->type, &record);
+    case ROLE_SWITCHED:
+    case ROLE_WOKEN:
+    case ROLE_BORN:
+    case ROLE_CREATED:
+        return engine->times == NULL || on_scheduler_event(engine, role, &record);
     case ROLE_PLACED:
     case ROLE_MOVED:
         change_cgroup(engine, role, &record);
@@ -163,6 +169,8 @@ static int merge(struct engine *engine, uint64_t limit)
     }
     apply_thread_ends(engine->calls);
     count_broken(engine->calls, reached);
+    if (engine->times != NULL)
+        set_time_reached(engine->times, reached);
     return ENGINE_OK;
 }
 
@@ -187,6 +195,8 @@ void engine_add_loss(struct engine *engine, uint64_t start, uint64_t end)
 {
     if (engine->calls != NULL)
         add_loss(engine->calls, start, end);
+    if (engine->times != NULL)
+        add_time_loss(engine->times, start, end);
 }
 
 void engine_drop_join(struct engine *engine, uint32_t join)
@@ -387,6 +397,12 @@ bool engine_resume(struct engine *engine, struct engine *before, const int32_t *
         return resume_cpus(engine, before);
     }
     resume_calls(engine, before, joins);
+    if (engine->times != NULL && before->times != NULL) {
+        struct thread_times *times = engine->times;
+
+        engine->times = before->times;
+        before->times = times;
+    }
     resume_queues(engine, before, types);
     return true;
 }

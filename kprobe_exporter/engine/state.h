@@ -33,6 +33,7 @@ struct engine {
     struct epochs epochs;
     /* join.c */
     struct open_calls *calls;       /* NULL if the plan queues nothing */
+    struct thread_times *times;     /* NULL if the time of threads is not added up */
     struct cpu_queue *cpus;         /* by the number of the CPU */
     uint32_t ncpus;
     uint32_t *heap;                 /* of CPUs by their first events, while they are merged */
@@ -73,6 +74,20 @@ static inline bool add_to_groups(
             return false;
     return true;
 }
+
+/* thread_times.c */
+
+struct thread_times;
+
+struct thread_times *new_thread_times(void);    /* NULL without memory */
+void free_thread_times(struct thread_times *times);
+
+/* Take an event of the scheduler, in the order of time; false without memory. */
+bool on_scheduler_event(struct engine *engine, const struct join_role *role, const struct record *record);
+void add_time_loss(struct thread_times *times, uint64_t start, uint64_t end);
+
+/* All events up to a moment were processed. */
+void set_time_reached(struct thread_times *times, uint64_t reached);
 
 /* export.c */
 

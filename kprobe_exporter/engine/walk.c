@@ -172,14 +172,17 @@ static inline void count_undelivered(struct engine *engine, const struct event_t
 /* Queue an event with a role; false without memory. */
 static inline bool on_role(struct engine *engine, int32_t at, const struct record *record)
 {
-    const struct event_type *type = &engine->plan->types[at];
+    struct event_type *type = &engine->plan->types[at];
+    bool of_times = type->role.role >= ROLE_SWITCHED && type->role.role <= ROLE_CREATED;
 
+    type->arrived += of_times;
     if (!passes(engine->plan->nodes, type->filter, record)) {
         count_undelivered(engine, type);
         return true;
     }
+    type->passed += of_times;
     return queue_event(engine, record, at)
-        && (type->role.role < ROLE_STARTED || push_found(engine, record->start, record->length, at, record->time));
+        && (type->role.role < ROLE_CREATED || push_found(engine, record->start, record->length, at, record->time));
 }
 
 /* Add an event up, and queue it if it is exported; false without memory. */

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from kprobe_exporter.model.aggregation import RecordFilter, Refused, Tally, Where
 from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.stacks import Addresses, Stack, StackTally
+from kprobe_exporter.model.thread_times import ThreadTime
 from kprobe_exporter.model.values import Arg, ReturnType, Words
 
 
@@ -143,6 +144,8 @@ class Batch:
     ``outstanding`` counts the open first halves of joins that ask for it, by the joined layout's id, and sums
     their field, None without one.
 
+    ``thread_times`` are parts of the time of threads, with their states.
+
     ``reached`` is a moment up to which all records were delivered, with this batch or before it.
 
     ``emissions`` are the records that a recipe chooses to export; ``limited`` counts those that a limit
@@ -171,6 +174,7 @@ class Batch:
     emissions: list["Emission"] = field(default_factory=list)
     limited: Counter[int] = field(default_factory=Counter)
     outstanding: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    thread_times: list[ThreadTime] = field(default_factory=list)
     reached: int = field(default=0, compare=False)
 
     def passes(self, record: Record, filters: Mapping[int, RecordFilter]) -> bool:
@@ -222,6 +226,8 @@ class Join(NamedTuple):
     event that does not pass it is not counted as lost if its second event is missing. ``through`` are the
     events in between, one for each of the layout's ``steps``; the latest of each counts.
 
+    ``time`` joins none of them: the source adds up the time of threads from the scheduler's events.
+
     If the only first event is also ``end``, each event ends the pair that the one before it began. Then an
     argument NAME is the later event's, and ``previous_NAME`` the earlier one's; CPU, TID and TGID are the
     later event's, too.
@@ -230,7 +236,7 @@ class Join(NamedTuple):
     layout: Layout
     begins: tuple[Layout, ...]
     end: Layout
-    by: Literal["stack", "key"]
+    by: Literal["stack", "key", "time"]
     key: tuple[str, ...] = ()
     only: Where | None = None
     through: tuple[Layout, ...] = ()

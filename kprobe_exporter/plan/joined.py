@@ -16,6 +16,10 @@ from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import where
 
 MEASURED = "the time between its two events is measured"
+ADDED_UP = "the time of threads is made of these events"
+
+TIME_ARGS = (Arg("class", "str"), Arg("duration", "int"))
+"""The fields of a part of a thread's time."""
 
 OF_THREAD = {short: name for name, short in COMMON.items()}
 """The short names that may also be fields of an event, and those that mean the thread."""
@@ -43,7 +47,7 @@ class JoinedSpec:
     symbol: str
     layout_id: int
     ways: tuple[Ways, ...]
-    by: Literal["stack", "key"]
+    by: Literal["stack", "key", "time"]
     key: tuple[str, ...]
     residual_filter: Where | None
     through: tuple[str, ...] = ()
@@ -66,6 +70,9 @@ class JoinedSpec:
         if self.again:
             return self._with_next(layouts[0])
         *others, end = layouts
+        if self.by == "time":
+            layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, TIME_ARGS)
+            return Join(layout, tuple(others), end, self.by)
         nbegins = len(others) - len(self.through)
         begins, through = others[:nbegins], tuple(others[nbegins:])
         found: dict[str, Arg] = {}
@@ -112,8 +119,11 @@ def joined_spec(
     first = {name.removeprefix(PREVIOUS) for name in wanted} if attach.again else wanted
     # The duration needs both events, so each is recorded, and its stacks are counted when they are joined.
     whole = replace(probe, aggregate=plan, stacks=None)
-    ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(whole, stack=False, user_stack=False)
+    ways = [
+        _ways(single(last if attach.of_time and number else whole, _half(begin, by_stack), first), "begin")
+        for number, begin in enumerate(attach.begins)
+    ]
     for number, step in enumerate(attach.through.values(), 1):
         between = single(last, step, {*attach.key})
         ways.append(_ways(between, "end", f"{probe.name}_step{number}"))
@@ -135,13 +145,14 @@ def joined_spec(
         attach.target.symbol or str(attach.target),
         next(layout_ids),
         tuple(ways),
-        "stack" if by_stack else "key",
+        "time" if attach.of_time else "stack" if by_stack else "key",
         ("tid",) if kind is Kind.SYSCALL else attach.key,
         where(parse_filter(attach.filter, fractions=True), probe.times) if attach.filter else None,
         tuple(attach.through),
         attach.again,
         probe.outstanding,
         plan=plan,
+        because=ADDED_UP if attach.of_time else MEASURED,
         absent=attach.absent,
     )
 

@@ -172,6 +172,8 @@ def fields_used(probe: Probe) -> set[str]:
     for attach in probe.attach:
         if attach.end is not None:  # the agent evaluates the filter and joins by the key
             used |= filter_fields(attach.filter) | set(attach.key)
+        if attach.of_time:
+            used = used.union(*(one.fetch for one in attach.single))
     if probe.export is not None:
         used |= EXPORTED
         used |= {name for attach in probe.attach for one in attach.single for name in one.fetch} - {"return"}

@@ -37,6 +37,8 @@ from kprobe_exporter.plan.usdt import usdt_spec
 
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unsupported
 
+NO_PAGES = "events are read as text here, which is not enough for the sums"
+
 NO_THREAD = "common_pid < 0"  # no event passes it: only hits are counted then
 
 
@@ -96,6 +98,8 @@ def plan_probe(
             ways: list[Alternative] = [Unsupported(str(attach.target), kernel.no_user_stacks)]
         elif OF_EXIT & facts and kernel.no_exit_codes is not None:
             ways = [Unsupported(str(attach.target), kernel.no_exit_codes)]
+        elif attach.of_time and not kernel.binary:
+            ways = [Unsupported(str(attach.target), f"{NO_PAGES} of the time of threads")]
         elif attach.end is None:
             found = single(planned, attach, wanted)
             ways = [with_trigger(way, planned, attach) for way in found]
@@ -307,4 +311,4 @@ def _sampled(way: ProbeSpec, condition: str) -> ProbeSpec:
 
 def _in_one_thread(spec: ProbeSpec | JoinedSpec) -> bool:
     """Whether all events of one record come from one thread."""
-    return isinstance(spec, ProbeSpec) or spec.by != "key" or "tid" in spec.key
+    return isinstance(spec, ProbeSpec) or spec.by == "stack" or "tid" in spec.key

@@ -107,6 +107,11 @@ def each_hit_is_an_event(attached: Attached) -> bool:
     return spec.plan == "events" and spec.filter is None
 
 
+def is_of_time(attached: Attached) -> bool:
+    """Return whether it is the scheduler's events, of which the time of threads is made."""
+    return attached.joined is not None and attached.joined.by == "time"
+
+
 def is_sampled(attached: Attached) -> bool:
     """Return whether only some threads' events are recorded."""
     return any(part.spec.sample is not None for part in attached.parts)

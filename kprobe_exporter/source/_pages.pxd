@@ -19,7 +19,8 @@ cdef extern from "engine.h" nogil:
     enum: EXPR_XOR_BITS, EXPR_SHIFT_LEFT, EXPR_SHIFT_RIGHT, EXPR_SMALLER, EXPR_LARGER
     enum: KEY_ABSENT, KEY_POSITIVE, KEY_NEGATIVE, KEY_TEXT
     enum: ROLE_NONE, ROLE_BEGIN, ROLE_END, ROLE_SINGLE, ROLE_STARTED, ROLE_EXECUTED, ROLE_EXITED, ROLE_PLACED
-    enum: ROLE_MOVED, ROLE_STEP, ROLE_AGAIN
+    enum: ROLE_MOVED, ROLE_STEP, ROLE_AGAIN, ROLE_SWITCHED, ROLE_WOKEN, ROLE_CREATED, ROLE_BORN
+    enum: FOLLOW_THREADS, FOLLOW_PROCESSES, FOLLOW_ALL
     enum: TYPE_REMOVED_HALF, TYPE_REMOVED
     enum: FOUND_KERNEL_STACK, FOUND_LOSS, FOUND_USER_STACK
     enum stack_kind: KERNEL_STACK, USER_STACK
@@ -135,6 +136,11 @@ cdef extern from "engine.h" nogil:
         export_rule export
         uint64_t arrived, passed
 
+    struct times_plan:
+        bint wanted
+        uint8_t follows
+        uint32_t first_group
+
     struct engine_plan:
         uint32_t commit_at, commit_size, data_at, page_size
         int32_t stack_id, user_stack_id
@@ -147,6 +153,7 @@ cdef extern from "engine.h" nogil:
         join_variant* variants
         export_plan* exports
         rate_limit together
+        times_plan times
         bint queues
         look_up_function* look_up
         void* caller
@@ -172,6 +179,12 @@ cdef extern from "engine.h" nogil:
     struct engine_counts_of "engine_counts":
         uint64_t time, unparsed, lost, queued, left, exported
         uint32_t losses
+
+    struct watched_thread:
+        int32_t tid
+        uint8_t state
+        bint certain
+        uint64_t since, seen, place
 
     struct join_counts:
         uint64_t begun, unpaired, evicted
@@ -203,6 +216,11 @@ cdef extern from "engine.h" nogil:
     uint64_t engine_open(const engine* engine)
     enum open_group: OPEN_NUMBER, OPEN_STACKS
     bint engine_add_open(engine* engine, uint32_t join, uint64_t before, open_group group)
+    bint engine_watch(engine* engine, const watched_thread* thread)
+    uint32_t engine_watched(const engine* engine, int32_t* tids, uint32_t room)
+    bint engine_end_thread(engine* engine, int32_t tid, uint64_t time)
+    void engine_lose_times(engine* engine, uint64_t until)
+    bint engine_cut_times(engine* engine, uint64_t now)
     join_counts engine_take_join_counts(engine* engine, uint32_t join)
     tally_table* engine_tallies(engine* engine, uint32_t group)
     void engine_clear_tallies(tally_table* table)

@@ -17,11 +17,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from kprobe_exporter.model.aggregation import STACKS, Refused, Tally
+from kprobe_exporter.model.aggregation import STACKS, TIMES, Refused, Tally
 from kprobe_exporter.model.joins import DISTANCE, Joins
 from kprobe_exporter.model.record_layout import StackLayouts
 from kprobe_exporter.model.records import Batch, Emission
 from kprobe_exporter.model.stacks import StackTally, Weight
+from kprobe_exporter.model.thread_times import ThreadState, ThreadTime
 from kprobe_exporter.source.engine_plan import EnginePlan, share_of
 from kprobe_exporter.source.pages import NEVER_ONLINE, frame, loss
 from kprobe_exporter.source.values import reader
@@ -94,6 +95,8 @@ cdef class PageParser:
     cdef int32_t _thread  # of the last record since the last ``take``, and its process
     cdef object _process
     cdef uint64_t _open_counted  # when open halves were counted last
+    cdef uint64_t _times_cut  # when the time of threads was added up last
+    cdef list _reasons  # of sleeps that were seen, not recorded; the engine has their places, from 1
     cdef list _look_ups
     cdef object _looked_up  # the last value, whose text the engine may be reading
     cdef object _error  # of a look-up
@@ -112,6 +115,7 @@ cdef class PageParser:
         self._readers = [[reader(field, names) for field in shape.fields] for shape in self._wanted.shapes]
         self._batch, self._stacked, self._followed = Batch(), {}, {}
         self._orphans, self._frames = Counter(), {}
+        self._reasons = []
         self._look_ups = self._wanted.look_ups
         plan.look_up, plan.caller = _look_up, <void*>self
         plan.commit_at, plan.commit_size, plan.data_at, plan.page_size = geometry
@@ -205,10 +209,51 @@ cdef class PageParser:
             raise MemoryError
         if batch is not None:
             engine_shrink(self._engine)
+            if until is not None and until >= self._times_cut + SECOND:
+                self.cut_times(until)
             self._take_joined(batch)
             if until is not None and until >= self._open_counted + SECOND:
                 self._open_counted = until
                 batch.outstanding = self.outstanding(until)
+
+    def cut_times(self, uint64_t now):
+        """Add up the time of all watched threads until now, for the next batch."""
+        if self._plan.times.wanted:
+            self._times_cut = now
+            if not engine_cut_times(self._engine, now):
+                raise MemoryError
+
+    def lose_times(self, uint64_t until):
+        """No state of a thread is known from the last event until a moment: events may be missing."""
+        if self._plan.times.wanted:
+            engine_lose_times(self._engine, until)
+
+    def watch(self, threads):
+        """Add up the time of these threads from now on, see `Watched`. What their events have told is kept."""
+        cdef watched_thread one
+        for thread in threads:
+            one.tid, one.since, one.state, one.seen, reason, one.certain = thread
+            if reason and reason not in self._reasons:
+                self._reasons.append(reason)
+            one.place = self._reasons.index(reason) + 1 if reason else 0
+            if not engine_watch(self._engine, &one):
+                raise MemoryError
+
+    def watched(self):
+        """Return the ids of the threads whose time is added up."""
+        cdef uint32_t i, number = engine_watched(self._engine, NULL, 0)
+        cdef int32_t* tids = <int32_t*>malloc(max(1, number) * sizeof(int32_t))
+        if tids == NULL:
+            raise MemoryError
+        engine_watched(self._engine, tids, number)
+        found = {tids[i] for i in range(number)}
+        free(tids)
+        return found
+
+    def end_thread(self, int32_t tid, uint64_t now):
+        """Add up the time of this thread no more, of which it was not told that it has ended."""
+        if not engine_end_thread(self._engine, tid, now):
+            raise MemoryError
 
     def drop(self, layout_id):
         """Count the open first halves of the join with this joined layout as unpaired."""
@@ -283,6 +328,7 @@ cdef class PageParser:
         cdef bint done
         self._stacked, self._followed = before._stacked, before._followed
         self._orphans = before._orphans
+        self._times_cut, self._reasons = before._times_cut, before._reasons
         identities = [one.identity for one in self._wanted.join_plans]
         joins = []
         for number, one in enumerate(before._wanted.join_plans):
@@ -572,6 +618,8 @@ cdef class PageParser:
         sums = self._wanted.sums[number]
         if sums.group.feeds == STACKS:
             return self._empty_stacks(table, sums.layout_id, batch)
+        if sums.group.feeds == TIMES:
+            return self._empty_times(table, ThreadState(number - self._plan.times.first_group), batch)
         if table.negative or table.unreadable:
             batch.refused.append(Refused(sums.layout_id, sums.group.feeds, table.negative, table.unreadable))
             table.negative = table.unreadable = 0
@@ -592,6 +640,27 @@ cdef class PageParser:
                 batch.by_thread.append((one.first_time, made))
             else:
                 batch.tallies.append(made)
+        engine_clear_tallies(table)
+        return 0
+
+    cdef int _empty_times(self, tally_table* table, state, batch) except -1:
+        """Move the time of threads in a state to the batch. A key is a thread, and a stack or none."""
+        cdef uint32_t i, length
+        cdef const uint8_t* at
+        cdef const tally* one
+        for i in range(table.ntallies):
+            one = &table.tallies[i]
+            at = table.key_bytes + one.key_at + 16
+            stack, reason = None, ""
+            if <uint8_t>_u64(at) == KEY_TEXT:
+                length = <uint32_t>(_u64(at) >> 8)
+                if length == STACK_HEAD + 8 and _u64(at + 8 + STACK_HEAD) < LOWEST_ADDRESS:
+                    place = _u64(at + 8 + STACK_HEAD)
+                    reason = self._reasons[place - 1] if place else ""
+                else:
+                    stack = self._kernel_frames(at + 8, length)
+            tid = <int32_t>_u64(table.key_bytes + one.key_at + 8)
+            batch.thread_times.append(ThreadTime(tid, state, _int(one.sum), one.first_time, stack, reason))
         engine_clear_tallies(table)
         return 0
 

@@ -12,7 +12,9 @@ cdef dict _ERROR_FORMS = {
 cdef dict _ROLES = {
     "none": ROLE_NONE, "begin": ROLE_BEGIN, "end": ROLE_END, "step": ROLE_STEP, "again": ROLE_AGAIN,
     "single": ROLE_SINGLE, "started": ROLE_STARTED, "executed": ROLE_EXECUTED, "exited": ROLE_EXITED, "placed": ROLE_PLACED, "moved": ROLE_MOVED,
+    "switched": ROLE_SWITCHED, "woken": ROLE_WOKEN, "created": ROLE_CREATED, "born": ROLE_BORN,
 }
+cdef dict _FOLLOWS = {"threads": FOLLOW_THREADS, "processes": FOLLOW_PROCESSES, "all": FOLLOW_ALL}
 cdef dict _OPS = {
     "all": EXPR_ALL, "any": EXPR_ANY, "not": EXPR_NOT, "true": EXPR_TRUE, "false": EXPR_FALSE,
     "less": EXPR_LESS, "less_equal": EXPR_LESS_EQUAL, "greater": EXPR_GREATER,
@@ -176,6 +178,10 @@ cdef int _fill_plan(engine_plan* out, wanted) except -1:
     out.variants = <join_variant*>_array(out, out.nvariants, sizeof(join_variant))
     for i in range(out.nvariants):
         _fill_variant(&out.variants[i], wanted.variants[i])
+    if wanted.joins.times is not None:
+        out.times.wanted, out.times.first_group = True, wanted.first_time
+        for one in wanted.joins.times.follows:
+            out.times.follows |= _FOLLOWS[one]
     out.nexports, out.queues = len(wanted.exports), wanted.queues
     out.exports = <export_plan*>_array(out, out.nexports, sizeof(export_plan))
     for i, (layout_id, choice) in enumerate(wanted.exports.items()):

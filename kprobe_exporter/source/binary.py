@@ -3,14 +3,15 @@
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.records import OF_THREADS, TIME, Batch, Loss, Record
 from kprobe_exporter.model.stacks import StackTally
+from kprobe_exporter.model.thread_times import Watched
 from kprobe_exporter.source.pages import NEVER_ONLINE, UNKNOWN
 
 PULL_BYTES = 256 * 1024
@@ -52,6 +53,21 @@ class PagesParser(Protocol):
     def open_stacks(self, layout_id: int, now: int) -> tuple[list[StackTally], int]: ...
     def resume_from(self, before: Any) -> None: ...
     def set_own_threads(self, tids: Collection[int]) -> None: ...
+
+
+class ThreadWatcher(Protocol):
+    """Adds up the time of threads. The reader's thread calls its methods, between two rounds.
+
+    ``watch`` begins with threads, unless their events have told what they do. ``end_thread`` ends one that
+    was found to be gone, at a moment. ``cut_times`` adds up the time of all until now for the next round.
+    ``lose_times``: from the last event until a moment, events may be missing without a loss.
+    """
+
+    def watch(self, threads: Iterable[Watched]) -> None: ...
+    def watched(self) -> set[int]: ...
+    def end_thread(self, tid: int, now: int) -> None: ...
+    def cut_times(self, now: int) -> None: ...
+    def lose_times(self, until: int) -> None: ...
 
 
 class BinaryPipe:
@@ -139,6 +155,11 @@ class BinaryPipe:
     def drop(self, layout_id: int) -> None:
         """Drop the open first halves of a join; they are delivered as unpaired."""
         self._parser.drop(layout_id)
+
+    @property
+    def threads(self) -> ThreadWatcher:
+        """The compiled parser, which adds up the time of threads."""
+        return cast("ThreadWatcher", self._parser)
 
     def close(self) -> None:
         for descriptor in self._pipes.values():

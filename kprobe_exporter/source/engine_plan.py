@@ -6,11 +6,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from kprobe_exporter.model.aggregation import OPEN, RECORDED_STACK, Group, Recipe, RecordChoice, RecordFilter
+from kprobe_exporter.model.aggregation import (
+    OPEN,
+    RECORDED_STACK,
+    TIMES,
+    Group,
+    Recipe,
+    RecordChoice,
+    RecordFilter,
+)
 from kprobe_exporter.model.condition import Computed, Condition
 from kprobe_exporter.model.joins import JoinRecipe, Joins, Steps
 from kprobe_exporter.model.record_layout import Shape
 from kprobe_exporter.model.records import STACK_POINTER, Join, Layout, Record
+from kprobe_exporter.model.thread_times import ThreadState, ThreadTimesPlan
 from kprobe_exporter.source.engine_fields import (
     FieldRef,
     JoinedShape,
@@ -126,6 +135,7 @@ class EnginePlan:
     join_plans: list[JoinPlan] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
     exports: dict[int, RecordChoice] = field(default_factory=dict)
+    first_time: int = 0
     look_ups: list[Read] = field(default_factory=list)
     tests: dict[int, Callable[[Record], bool]] = field(default_factory=dict)
 
@@ -151,11 +161,14 @@ class EnginePlan:
                 refs = [named_ref(self.shapes[number], name) for name in event.fields[:2]]
                 refs += [FieldRef()] * (2 - len(refs))
                 self._set_role(number, role=event.kind, first=refs[0], second=refs[1])
+        if self.joins.times is not None:
+            self._add_times(self.joins.times)
 
     @property
     def queues(self) -> bool:
         """Whether events wait for those of other CPUs."""
-        return bool(self.join_plans or self.joins.threads or self.variants or self.exports)
+        times = self.joins.times is not None
+        return times or bool(self.join_plans or self.joins.threads or self.variants or self.exports)
 
     def _choices(self) -> Iterable[tuple[int, RecordChoice | None]]:
         yield from ((layout_id, one.choice) for layout_id, one in self.recipes.items())
@@ -165,6 +178,7 @@ class EnginePlan:
         layout_id = shape.layout.layout_id
         only, recipe = self.filters.get(layout_id), self.recipes.get(layout_id)
         condition, rule = NO_NODE, ExportRule()
+        times = self.joins.times.events if self.joins.times is not None else {}
         if only is not None and only.condition is not None:
             condition = self._add_nodes(only.condition, shape)
         elif only is not None:
@@ -177,7 +191,7 @@ class EnginePlan:
             shape.id,
             max(8, shape.size),
             _stacks(shape.layout),
-            layout_id in self.of_all_threads,
+            layout_id in self.of_all_threads or layout_id in times,
             shape.of_threads,
             tuple(map(field_ref, shape.fields)),
             FieldRef() if shape.caller is None else FieldRef("unsigned", shape.caller.offset, 8),
@@ -241,6 +255,30 @@ class EnginePlan:
                     () if group.exponential is None else _fine_starts(group.exponential.bounds),
                     (*(resolver(shape, name, self.names) for name in group.keys), *[None] * more),
                 )
+            )
+
+    def _add_times(self, times: ThreadTimesPlan) -> None:
+        """Append a group for each state of threads, and give the scheduler's events their roles."""
+        self.first_time = len(self.sums)
+        group = Group(
+            TIMES, keys=("tid", RECORDED_STACK), value="duration", cgroups=(0,) if times.by_cgroup else ()
+        )
+        keys, resolvers = (FieldRef("tid"), FieldRef("stack")), (None,) * (2 + times.by_cgroup)
+        for _ in ThreadState:
+            self.sums.append(MetricSums(group, 0, NO_NODE, keys, FieldRef("elapsed"), (), resolvers))
+        for layout_id, event in times.events.items():
+            if layout_id not in self.numbers:
+                continue
+            number = self.numbers[layout_id]
+            refs = [named_ref(self.shapes[number], name) for name in event.fields]
+            first, second, *keys_of_switch = [*refs, *[FieldRef()] * (2 - len(refs))]
+            self._set_role(
+                number,
+                role=event.kind,
+                first=first,
+                second=second,
+                keys=tuple(keys_of_switch),
+                awaited_stacks=_stacks(self.shapes[number].layout) & KERNEL_STACK,
             )
 
     def _rule(self, recipe: Recipe, shape: Shape | JoinedShape) -> ExportRule:

@@ -260,6 +260,8 @@ def _configuration(
     enabled = {name for one in chosen.values() for name in one.enables}
     disabled = {name for one in chosen.values() for name in one.disables}
     made: Document = {key: data[key] for key in ("global",) if key in data}
+    if model.view == "classes":
+        made["time"] = {}
     if model.view == "rows":
         made["otlp"] = {}
         wheres = [*([model.where] if model.where else []), *wheres]

@@ -24,6 +24,7 @@ from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.joins import JoinRecipe, Joins
 from kprobe_exporter.model.records import COMMON_COMM, Batch, Join, Layout
 from kprobe_exporter.model.stacks import StackTally
+from kprobe_exporter.model.thread_times import ThreadTimesPlan
 from kprobe_exporter.plan import (
     Kernel,
     ProbePlan,
@@ -33,7 +34,7 @@ from kprobe_exporter.plan import (
     wants_tgid,
 )
 from kprobe_exporter.plan.tracepoint import is_readable
-from kprobe_exporter.probing.attach import Attached, settle
+from kprobe_exporter.probing.attach import Attached, is_of_time, settle
 from kprobe_exporter.probing.event_source import BufferReader, EventSource, choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.recording.marks import SYSTEM, marks_layout
@@ -138,6 +139,7 @@ def collected(
     any_thread: bool = False,
     facts: ProcessFacts | None = None,
     marks: bool = False,
+    times: Callable[[Join, Mapping[str, Layout]], ThreadTimesPlan] | None = None,
 ) -> Iterator[Capture]:
     """Install the probes without enabling them; stop recording on exit. Raises TracefsError.
 
@@ -146,7 +148,8 @@ def collected(
     records are added up as they are read. If ``single``, they come one by one, with their process.
     ``all_fields``: a tracepoint without fetch arguments has all its readable fields. ``any_thread``: the
     events of this thread are recorded as well, because they are about others. ``facts`` become those of the
-    processes of these records. ``marks``: programs' marks are delivered, too.
+    processes of these records. ``marks``: programs' marks are delivered, too. ``times`` says how the time of
+    threads is added up, from the scheduler's events and the layouts of the other probes by their names.
     """
     instance = session.instance
     if any_thread:
@@ -185,7 +188,16 @@ def collected(
                     raise TracefsError(why)
                 log.info("%s is omitted: %s", each.name, why)
         capture.leave_out(refused, len(found))
-        capture.buffers = _reading(session, capture, event_source, symbols, own, deliver, single=single)
+        capture.buffers = _reading(
+            session,
+            capture,
+            event_source,
+            symbols,
+            own,
+            deliver,
+            single=single,
+            times=times,
+        )
         yield capture
     finally:
         if capture.pipe is not None:
@@ -204,6 +216,7 @@ def _reading(
     deliver: Callable[[Batch], None],
     *,
     single: bool,
+    times: Callable[[Join, Mapping[str, Layout]], ThreadTimesPlan] | None,
 ) -> BufferReader | None:
     """Return the reader that delivers the events, joined; None if no probe records any.
 
@@ -220,6 +233,8 @@ def _reading(
         declared, stacks = plan.probe.stacks, None
         if declared is not None and any(one.layout.stack or one.layout.user_stack for one in attached.parts):
             stacks = counted_stacks(declared.weigh)
+        if is_of_time(attached):
+            continue
         if attached.joined is not None:
             capture.pairing.add(attached.joined)
             join = join_recipe(attached.joined, plan.metrics, only, stacks)
@@ -229,6 +244,8 @@ def _reading(
             recipes[layout_id] = recipe
     if not layouts:
         return None
+    named = {one.spec.probe: one.layout for one in capture.attached}
+    timed = next((one.joined for one in capture.attached if is_of_time(one)), None)
     probes = [plan.probe for plan in capture.plans]
     if wants_symbols(probes) or any(layout.caller or layout.stack for layout in layouts):
         symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
@@ -245,7 +262,11 @@ def _reading(
         layouts | own | marks,
         recipes,
         filters | capture.facts.starts(buffers.thread_started),
-        Joins(joins, {} if single else capture.facts.changes),
+        Joins(
+            joins,
+            {} if single else capture.facts.changes,
+            None if times is None or timed is None else times(timed, named),
+        ),
         tgid=single or wants_tgid(probes),
         of_threads=own,
         of_all_threads={part.layout.layout_id for part in capture.parts if part.spec.role == "end"},

@@ -1,6 +1,7 @@
 """The view ``classes`` of a tool: where the time of a scope's threads went in each interval, by class."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -8,11 +9,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kprobe_exporter.aggregate.numbers import Numbers
+from kprobe_exporter.aggregate.stack_classes import class_of_seen
 from kprobe_exporter.config.model import Label, Metric, Probe
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.identity.procfs import host_proc
+from kprobe_exporter.identity.thread_files import ThreadFiles
 from kprobe_exporter.model.snapshot import Family
 from kprobe_exporter.probing.scope import Scope
+from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.tools.columns import Column
 from kprobe_exporter.trace.capture import NAMESPACE, collected
 from kprobe_exporter.trace.interval_numbers import Interval
@@ -21,8 +25,8 @@ from kprobe_exporter.trace.output import Gone
 from kprobe_exporter.trace.rows import Display
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.tables import TableView
-from kprobe_exporter.trace.threads_in_scope import ScopeOfThreads, ThreadFiles
-from kprobe_exporter.trace.time_classes import SWITCH, TimeClasses
+from kprobe_exporter.trace.threads_in_scope import ScopeOfThreads
+from kprobe_exporter.trace.time_classes import TimeClasses
 from kprobe_exporter.tracefs.profile import buffer_stats
 
 TIME_OF_CLASS, TIME_OF_ALL = "time_seconds_total", "threads_seconds_total"
@@ -34,10 +38,12 @@ LABELS = ("tid", "pid", "comm")
 
 def fetching(probe: Probe) -> Probe:
     """Return the probe so that each event is recorded, with what it fetches."""
+    if any(attach.of_time for attach in probe.attach):
+        return probe
     fetched = [name for attach in probe.attach for name in attach.fetch]
     labels = tuple(Label(name, name) for name in dict.fromkeys(fetched))
     metric = Metric("counter", "total", "", labels=labels)
-    return replace(probe, aggregate="events", stack=probe.name == SWITCH, metrics=(metric,))
+    return replace(probe, aggregate="events", metrics=(metric,))
 
 
 def shown_labels(columns: Sequence[Column]) -> list[str]:
@@ -65,7 +71,7 @@ def show_classes(
     proc, labels = host_proc(), shown_labels(columns)
     members = ScopeOfThreads(session, scope, proc)
     members.follow()
-    classes = TimeClasses(members, ThreadFiles(proc), labels)
+    classes = TimeClasses(members, ThreadFiles(proc, class_of_seen), labels)
     view, screen = TableView("counts", columns, sort, None, shown), Screen(session.out, over=False)
     before: Interval | None = None
     begun = 0
@@ -76,22 +82,21 @@ def show_classes(
         single=True,
         all_fields=True,
         any_thread=True,
+        times=classes.plan,
     ) as capture:
-        for plan, attached in zip(capture.plans, capture.attached, strict=True):
-            classes.add(plan.probe.name, attached.layout)
-        assert capture.pipe is not None
         pipe = capture.pipe
+        assert isinstance(pipe, BinaryPipe)
 
         def started() -> None:
             nonlocal begun, before
             begun = time.monotonic_ns()
-            classes.begin(begun)
+            classes.begin(pipe.threads, begun)
             before = _interval((), 0.0, None)
 
         def show(passed: float = 0.0) -> None:
             nonlocal before
-            now = classes.flush(lambda: pipe.empty(last=False))
-            here = _interval(families(labels, *classes.totals.take()), (now - begun) / 1e9, before)
+            now = classes.flush(pipe.threads, lambda: pipe.empty(last=False))
+            here = _interval(families(labels, classes.take()), (now - begun) / 1e9, before)
             before = _interval((), here.at, None)
             moment = datetime.now(UTC).astimezone()
             screen.draw(view.lines(here, (), moment, color=wants_color(session.out)))
@@ -102,13 +107,11 @@ def show_classes(
     return stats.overrun + stats.dropped
 
 
-def families(
-    labels: Sequence[str],
-    by_class: Mapping[tuple[str, ...], int],
-    of_all: Mapping[tuple[str, ...], int],
-) -> tuple[Family, ...]:
+def families(labels: Sequence[str], by_class: Mapping[tuple[str, ...], int]) -> tuple[Family, ...]:
     """Return the numbers of an interval, in nanoseconds, as metrics."""
-    names = (*labels, "class")
+    names, of_all = (*labels, "class"), Counter[tuple[str, ...]]()
+    for key, nanoseconds in by_class.items():
+        of_all[key[:-1]] += nanoseconds
     parts: dict[tuple[str, ...], Any] = dict(by_class)
     whole: dict[tuple[str, ...], Any] = {key: of_all[key[:-1]] for key in by_class}
     return (

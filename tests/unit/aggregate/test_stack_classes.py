@@ -26,6 +26,8 @@ BEYOND = {
     "network": (b"__sys_recvfrom", b"sock_read_iter"),
     "block_io": (b"io_schedule",),
     "poll": (b"do_sys_poll", b"do_epoll_wait"),
+    "page_fault": (b"handle_mm_fault",),
+    "reclaim": (b"try_to_free_pages",),
 }
 """Functions of which no kernel may lack one, because most waits of their class are in them."""
 
@@ -64,7 +66,16 @@ def test_no_name_has_two_classes() -> None:
 
 def test_the_classes() -> None:
     """None has the name of a class that no stack decides."""
-    assert class_names() == ["block_io", "lock", "network", "pipe", "poll", "sleep"]
+    assert class_names() == [
+        "block_io",
+        "lock",
+        "network",
+        "pipe",
+        "poll",
+        "sleep",
+        "page_fault",
+        "reclaim",
+    ]
     assert not {RUNNING, WAITING, OTHER, UNACCOUNTED} & {*class_names()}
 
 
@@ -81,6 +92,8 @@ SYSCALL = (b"do_syscall_64", b"entry_SYSCALL_64_after_hwframe")
         ((b"__mutex_lock.constprop.0", b"ext4_file_write_iter"), "lock"),
         ((b"io_schedule", b"folio_wait_bit_common", b"filemap_read", b"vfs_read"), "block_io"),
         ((b"unix_stream_read_generic", b"sock_recvmsg", b"sock_read_iter", b"vfs_read"), "network"),
+        ((b"io_schedule", b"filemap_fault", b"handle_mm_fault", b"exc_page_fault"), "page_fault"),
+        ((b"io_schedule", b"shrink_node", b"try_to_free_pages", b"vfs_write"), "reclaim"),
         ((b"worker_thread", b"kthread", b"ret_from_fork"), "other"),
         ((b"xpipe_read",), "other"),
         ((), "other"),

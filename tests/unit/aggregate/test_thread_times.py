@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.stack_classes import RUNNING, UNACCOUNTED, WAITING
-from kprobe_exporter.aggregate.thread_times import MIN_RUN_NS, Observed, ThreadTimes, Totals
+from tests.model.thread_times import MIN_RUN_NS, Observed, ThreadTimes, Totals
 
 TID = 7
 ASLEEP, PREEMPTED, DEAD = 1, 256, 32

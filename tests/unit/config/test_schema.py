@@ -92,7 +92,7 @@ def test_it_is_a_schema_of_the_document() -> None:
     schema = json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["title"] == "kprobe_exporter configuration"
-    assert set(schema["properties"]) == {"global", "lines", "otlp", "probes", "record"}
+    assert set(schema["properties"]) == {"global", "lines", "otlp", "probes", "record", "time"}
     assert schema["additionalProperties"] is False
     json.dumps(schema)
 

@@ -7,6 +7,7 @@
 enum command {
     ADD_EVENT, ADD_EVENT_AGAIN, ADD_CALL, ADD_STACK,
     FEED, FEED_DAMAGED, JOIN, TAKE, RESUME, DROP, ADD_LOSS, SET_OWN, COUNT_OPEN,
+    WATCH, CUT_TIMES, END_THREAD, ADD_SWITCH,
     NCOMMANDS,
 };
 
@@ -115,6 +116,7 @@ static struct engine_plan *draw_plan(struct input *input)
     struct engine_plan *plan = make_plan(FUZZED_MAX_OPEN);
 
     plan->look_up = look_values_up;
+    plan->times.follows = byte(input) % 8;
     for (uint32_t i = 0; i < plan->types[ISSUE].role.nkeys && byte(input) % 2; i++)
         plan->types[ISSUE].role.keys[i] = plan->types[COMPLETE].role.keys[i] =
             (struct field_ref){.kind = FIELD_LOOKED_UP, .offset = byte(input)};
@@ -230,6 +232,13 @@ static void take(struct state *state)
             CHECK(counted == state->plan->variants[i - OF_CALL].passed);
         engine_clear_tallies(table);
     }
+    for (uint32_t i = TIMES; i < NGROUPS; i++) {
+        struct tally_table *table = engine_tallies(state->engine, i);
+
+        for (uint32_t j = 0; j < table->ntallies; j++)
+            CHECK(table->tallies[j].sum.high == 0 && table->tallies[j].sum.low > 0);
+        engine_clear_tallies(table);
+    }
     state->plan->types[ADDED].passed = 0;
     for (uint32_t i = 0; i <= NJOINS; i++)
         state->plan->variants[i].passed = 0;
@@ -255,6 +264,23 @@ static void count_open(struct state *state, struct input *input)
         counted += table->tallies[i].count;
     CHECK(counted <= engine_open(state->engine));
     engine_clear_tallies(table);
+}
+
+/* Watch a thread, or say what it does without an event. */
+static void watch(struct state *state, struct input *input)
+{
+    const struct watched_thread thread = {
+        .tid = byte(input) % 4 - 1,
+        .state = byte(input) % THREAD_STATES,
+        .certain = byte(input) % 4 == 0,
+        .since = state->now - byte(input) % 32,
+        .seen = state->now - byte(input) % 32,
+        .place = byte(input),
+    };
+    int32_t tids[4];
+
+    CHECK(engine_watch(state->engine, &thread));
+    CHECK(engine_watched(state->engine, tids, 4) >= 1);
 }
 
 /* Go on with another engine, without some of the joins. */
@@ -326,6 +352,20 @@ static void run(struct state *state, struct input *input)
         for (int i = 0; i < 3; i++)
             own[i] = byte(input) % 8 - 1;
         CHECK(engine_set_own_threads(state->engine, own, byte(input) % 4));
+        break;
+    case WATCH:
+        watch(state, input);
+        break;
+    case CUT_TIMES:
+        CHECK(engine_cut_times(state->engine, state->now - byte(input) % 32));
+        break;
+    case END_THREAD:
+        CHECK(engine_end_thread(state->engine, byte(input) % 8 - 1, state->now));
+        if (byte(input) % 8 == 0)
+            engine_lose_times(state->engine, state->now);
+        break;
+    case ADD_SWITCH:
+        add(state, input, SWITCH + byte(input) % 4);
         break;
     case COUNT_OPEN:
         if (state->plan->queues)

@@ -90,6 +90,7 @@ enum type {
     PLAIN,                          /* delivered, with both stacks */
     MERGE, START,                   /* steps between ISSUE and COMPLETE */
     TICK,                           /* a join of each with the next one, by the number at 16 */
+    SWITCH, WAKE, BEAR, CREATE,     /* of the time of threads: from the one at 16 to that at 8, in the state at 22 */
     STARTED, EXECUTED, EXITED, PLACED, MOVED,
     NTYPES,
 };
@@ -101,11 +102,12 @@ static inline uint16_t id_of(enum type type)
     return (uint16_t)(FIRST_ID + type);
 }
 
-enum group_number { ADDED_BY_TEXT, ADDED_SPREAD, ADDED_LARGEST, OF_SINGLE, SINGLE_STACKS, OF_CALL, OF_ISSUE, OF_ENTER, OF_TICK, OPEN_CALLS, OPEN_STACKS_OF_CALLS, NGROUPS };
+enum group_number { ADDED_BY_TEXT, ADDED_SPREAD, ADDED_LARGEST, OF_SINGLE, SINGLE_STACKS, OF_CALL, OF_ISSUE, OF_ENTER, OF_TICK, OPEN_CALLS, OPEN_STACKS_OF_CALLS, TIMES, NGROUPS = TIMES + THREAD_STATES };
 
 static const struct field_ref NUMBER_AT_8 = {.kind = FIELD_UNSIGNED, .offset = 8, .size = 8};
 static const struct field_ref SIGNED_AT_16 = {.kind = FIELD_SIGNED, .offset = 16, .size = 4};
 static const struct field_ref TEXT_AT_20 = {.kind = FIELD_DYNAMIC, .offset = 20, .size = 4, .unreadable_if_empty = true};
+static const struct field_ref STATE_AT_22 = {.kind = FIELD_UNSIGNED, .offset = 22, .size = 1};
 static const struct field_ref THREAD = {.kind = FIELD_TID};
 
 static inline void *array(struct engine_plan *plan, size_t count, size_t size)
@@ -146,6 +148,7 @@ static inline void fill_groups(struct engine_plan *plan)
     const struct field_ref by_call[] = {SIGNED_AT_16, TEXT_AT_20, THREAD};
     const struct field_ref by_step[] = {
         {.kind = FIELD_STEP, .offset = 16}, {.kind = FIELD_STEP, .offset = 8}, SIGNED_AT_16, TEXT_AT_20};
+    const struct field_ref of_thread[] = {THREAD, stack};
     const struct field_ref by_tick[] = {
         NUMBER_AT_8, {.kind = FIELD_UNSIGNED, .offset = 8, .size = 8, .second = true}};
     struct group *group;
@@ -180,6 +183,8 @@ static inline void fill_groups(struct engine_plan *plan)
     fill_group(plan, OF_TICK, by_tick, 2, &elapsed);
     fill_group(plan, OPEN_CALLS, NULL, 0, &SIGNED_AT_16);
     fill_group(plan, OPEN_STACKS_OF_CALLS, &stack, 1, NULL);
+    for (int state = 0; state < THREAD_STATES; state++)
+        fill_group(plan, (enum group_number)(TIMES + state), of_thread, 2, &elapsed);
 }
 
 static inline void fill_types(struct engine_plan *plan)
@@ -226,6 +231,16 @@ static inline void fill_types(struct engine_plan *plan)
     plan->types[ADDED].tallied = true;
     plan->types[ADDED].first_group = ADDED_BY_TEXT;
     plan->types[ADDED].ngroups = 3;
+    for (int number = SWITCH; number <= CREATE; number++) {
+        plan->types[number].role.role = (uint8_t)(ROLE_SWITCHED + number - SWITCH);
+        plan->types[number].role.first = SIGNED_AT_16;
+        plan->types[number].role.second = NUMBER_AT_8;
+        plan->types[number].of_all_threads = true;
+    }
+    plan->types[SWITCH].stacks = plan->types[SWITCH].role.awaited_stacks = KERNEL_STACK;
+    plan->types[SWITCH].role.nkeys = 1;
+    plan->types[SWITCH].role.keys = refs(plan, &STATE_AT_22, 1);
+    plan->times = (struct times_plan){.wanted = true, .follows = FOLLOW_THREADS, .first_group = TIMES};
     for (int number = STARTED; number <= MOVED; number++) {
         plan->types[number].role.role = (uint8_t)(ROLE_STARTED + number - STARTED);
         plan->types[number].role.first = SIGNED_AT_16;

@@ -536,6 +536,44 @@ static void test_oldest_are_dropped(struct bench *bench)
     check_counts(bench, 2, 65, 2, 0);
 }
 
+/* Return the sum of the first tally of a thread's state, 0 without one. */
+static uint64_t time_in(struct bench *bench, enum thread_state state)
+{
+    struct tally_table *table = engine_tallies(bench->engine, TIMES + state);
+
+    return table->ntallies ? table->tallies[0].sum.low : 0;
+}
+
+static void test_time_of_threads(struct bench *bench)
+{
+    static const uint64_t stack[] = {0xFFFFFFFF81000010};
+    const struct watched_thread watched = {.tid = 7, .state = THREAD_WAITING, .since = 1000, .seen = 1000};
+    const struct watched_thread other = {.tid = 8, .state = THREAD_RUNNING, .certain = true, .since = 1040};
+    int32_t tids[2] = {0, 0};
+
+    CHECK(engine_watch(bench->engine, &watched));
+    add(bench, SWITCH, 3, 7, 3, NULL);          /* at 1010: it waited for 10 ns */
+    add(bench, SWITCH, 7, 3, 7, "");            /* and ran for 10; the string's length is its state */
+    add_stack(bench, STACK_ID, 7, stack, 1);
+    add(bench, WAKE, 3, 0, 7, "");              /* slept 10 */
+    add(bench, WAKE, 3, 0, 7, "");
+    add(bench, CREATE, 7, 0x10000, 9, "");      /* a thread of its process */
+    add(bench, BEAR, 7, 0, 9, "");
+    feed_and_join(bench);
+    CHECK(time_in(bench, THREAD_WAITING) == 10 && time_in(bench, THREAD_RUNNING) == 10);
+    CHECK(time_in(bench, THREAD_ASLEEP) == 10);
+    CHECK(engine_watched(bench->engine, tids, 2) == 2 && tids[0] + tids[1] == 7 + 9);
+    CHECK(engine_cut_times(bench->engine, bench->now + 100));
+    CHECK(engine_tallies(bench->engine, TIMES + THREAD_WAITING)->ntallies == 2);
+    CHECK(engine_watch(bench->engine, &other) && engine_end_thread(bench->engine, 7, bench->now));
+    engine_lose_times(bench->engine, bench->now);
+    engine_clear_tallies(engine_tallies(bench->engine, TIMES + THREAD_UNKNOWN));
+    add(bench, SWITCH, 8, 3, 8, "");
+    feed_and_join(bench);
+    CHECK(time_in(bench, THREAD_UNKNOWN) == 10);
+    CHECK(bench->plan->types[SWITCH].arrived == 3 && bench->plan->types[CREATE].arrived == 1);
+}
+
 #define TEST(name) {#name, name}
 
 int main(void)
@@ -568,6 +606,7 @@ int main(void)
         TEST(test_looked_up_values),
         TEST(test_resume_keeps_open_calls),
         TEST(test_oldest_are_dropped),
+        TEST(test_time_of_threads),
     };
     static struct bench bench;
 

@@ -1,16 +1,18 @@
-"""`tool time`: records become the times of threads, which threads count, labels, and /proc."""
+"""`tool time`: which threads are watched, their labels, the classes of an interval, and /proc."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from kprobe_exporter.aggregate.thread_times import Observed
+from kprobe_exporter.aggregate.stack_classes import class_of_seen
 from kprobe_exporter.errors import UsageError
+from kprobe_exporter.identity.thread_files import ThreadFiles
 from kprobe_exporter.identity.threads import CLONE_THREAD
-from kprobe_exporter.model.records import Batch, Layout, Loss, Record
-from kprobe_exporter.model.stacks import Stack
+from kprobe_exporter.model.records import Batch, Join, Layout, Record
+from kprobe_exporter.model.thread_times import ThreadState, ThreadTime, Watched
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.probing.scope import Scope
 from kprobe_exporter.tools.load import FOLDER, load_tool
@@ -18,32 +20,38 @@ from kprobe_exporter.trace.class_table import families, fetching, show_classes
 from kprobe_exporter.trace.rows import Display
 from kprobe_exporter.trace.run_tool import read_tool
 from kprobe_exporter.trace.session import TraceSession
-from kprobe_exporter.trace.threads_in_scope import ScopeOfThreads, ThreadFiles
-from kprobe_exporter.trace.time_classes import NEW, STARTED, SWITCH, WAKEUP, WAKING, TimeClasses
+from kprobe_exporter.trace.threads_in_scope import ScopeOfThreads
+from kprobe_exporter.trace.time_classes import FIELDS, MIN_RUN_NS, NEW, RENAMED, TimeClasses
 
-MAIN, OTHER_THREAD, STRANGER = 7, 8, 99
+RUNNING, WAITING, ASLEEP, UNKNOWN = ThreadState
+MAIN, OTHER_THREAD, NEWCOMER = 7, 8, 20
 START = 1_000
-PIPE = (b"__schedule", b"schedule", b"pipe_read", b"vfs_read")
+NUMBERS = {name: number for number, name in enumerate(["switch", "waking", "started", *FIELDS])}
 
-FIELDS = {
-    SWITCH: ("prev", "state", "name", "next"),
-    WAKING: ("task",),
-    WAKEUP: ("task",),
-    STARTED: ("task",),
-    NEW: ("child", "flags"),
-}
-NUMBERS = {name: number for number, name in enumerate(FIELDS)}
+
+def layout(name: str) -> Layout:
+    args = tuple(Arg(field, "int") for field in FIELDS.get(name, ()))
+    return Layout(NUMBERS[name], name, name, "tracepoint", name, args)
+
+
+JOIN = Join(
+    Layout(9, "time", "time", "joined", ""), (layout("switch"), layout("waking")), layout("started"), "time"
+)
 
 
 class Files(ThreadFiles):
-    """The process MAIN with the threads MAIN and OTHER_THREAD, of which nothing else is known."""
+    """The process MAIN with the threads MAIN and OTHER_THREAD, in these states."""
 
-    def __init__(self, observed: Mapping[int, Observed]) -> None:
-        super().__init__(None)
-        self._observed, self.dead = observed, set[int]()
+    def __init__(self, **states: ThreadState) -> None:
+        super().__init__(None, class_of_seen)
+        self._states, self.dead, self.run_time = states, set[int](), 5
 
-    def observed(self, tid: int) -> Observed:
-        return self._observed.get(tid, Observed(START))
+    def observed(self, tid: int, since: int) -> Watched:
+        state = self._states.get(f"thread_{tid}", ASLEEP)
+        return Watched(tid, since, state, since, "pipe" if state is ASLEEP else "")
+
+    def ran(self, tid: int) -> int | None:
+        return self.run_time
 
     def lives(self, tid: int) -> bool:
         return tid not in self.dead
@@ -58,7 +66,7 @@ class Files(ThreadFiles):
 class Members:
     """A scope with MAIN and OTHER_THREAD in it."""
 
-    follows_threads = follows_processes = True
+    follows = frozenset(("threads", "processes"))
 
     def __init__(self) -> None:
         self.listed = {MAIN, OTHER_THREAD}
@@ -67,27 +75,49 @@ class Members:
         return {*self.listed}
 
 
+class Watcher:
+    """Stands for a source: the threads that it watches, and its calls."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+        self.calls: list[tuple[object, ...]] = []
+
+    def watch(self, threads: Iterable[Watched]) -> None:
+        for one in threads:
+            self.threads.add(one.tid)
+            self.calls.append(("watch", one))
+
+    def watched(self) -> set[int]:
+        return {*self.threads}
+
+    def end_thread(self, tid: int, now: int) -> None:
+        self.threads.discard(tid)
+        self.calls.append(("end", tid, now))
+
+    def cut_times(self, now: int) -> None:
+        self.calls.append(("cut", now))
+
+    def lose_times(self, until: int) -> None:
+        self.calls.append(("lose", until))
+
+
 class Stream:
-    """Records in the order of time, and the classes that they become."""
+    """The classes that batches become."""
 
-    def __init__(self, *labels: str, observed: Mapping[int, Observed] | None = None) -> None:
-        self.members, self.files = Members(), Files(observed or {})
+    def __init__(self, *labels: str, **states: ThreadState) -> None:
+        self.members, self.files, self.pipe = Members(), Files(**states), Watcher()
         self.classes = TimeClasses(cast("ScopeOfThreads", self.members), self.files, labels)
-        for name, fields in FIELDS.items():
-            args = tuple(Arg(field, "int") for field in fields)
-            self.classes.add(name, Layout(NUMBERS[name], name, name, "tracepoint", name, args))
-        self.classes.begin(START)
+        self.plan = self.classes.plan(JOIN, {name: layout(name) for name in FIELDS})
+        self.classes.begin(self.pipe, START)
         self.batch = Batch()
+        self.pipe.calls.clear()
 
-    def put(self, time: int, name: str, *values: object, tid: int = MAIN, stack: Stack = ()) -> Record:
-        record = (NUMBERS[name], START + time, 0, tid, None, None, *values)
+    def put(self, name: str, *values: object, tid: int = MAIN) -> None:
+        record: Record = (NUMBERS[name], START, 0, tid, None, None, *values)
         self.batch.records.append(record)
-        if stack:
-            self.batch.stacks.append((record, stack))
-        return record
 
-    def switch(self, time: int, prev: int, after: int, state: int = 1, stack: Stack = PIPE) -> Record:
-        return self.put(time, SWITCH, prev, state, b"named %d" % prev, after, stack=stack)
+    def part(self, tid: int, state: ThreadState = RUNNING, nanoseconds: int = 10) -> None:
+        self.batch.thread_times.append(ThreadTime(tid, state, nanoseconds, 0))
 
     def deliver(self) -> None:
         self.classes.consume(self.batch)
@@ -95,138 +125,86 @@ class Stream:
 
     def until(self, time: int, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], int]:
         monkeypatch.setattr("time.monotonic_ns", lambda: START + time)
-        assert self.classes.flush(self.deliver) == START + time
-        by_class, of_all = self.classes.totals.take()
-        assert sum(by_class.values()) == sum(of_all.values())
-        return dict(by_class)
+        assert self.classes.flush(self.pipe, self.deliver) == START + time
+        return dict(self.classes.take())
 
 
-def test_a_thread_and_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other side of a switch may be a thread of another scope."""
+def test_the_plan_names_each_event_and_whom_to_follow() -> None:
+    plan = Stream().plan
+    assert [(plan.events[number].kind, len(plan.events[number].fields)) for number in range(4)] == [
+        ("switched", 3),
+        ("woken", 1),
+        ("born", 1),
+        ("created", 2),
+    ]
+    assert plan.follows == Members.follows
+
+
+def test_parts_add_up_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream()
-    stream.classes.times.left(OTHER_THREAD, START)
-    stream.members.listed = {MAIN}
-    stream.switch(10, MAIN, STRANGER)
-    stream.put(20, WAKING, STRANGER)
-    stream.put(30, WAKING, MAIN)
-    stream.put(31, WAKEUP, MAIN)
-    stream.switch(40, STRANGER, MAIN)
-    assert stream.until(100, monkeypatch) == {
-        ("running",): 10 + 60,
-        ("pipe",): 20,
-        ("waiting_for_cpu",): 10,
-    }
+    stream.part(MAIN, RUNNING, 10)
+    stream.part(OTHER_THREAD, RUNNING, 20)
+    stream.part(MAIN, WAITING, 30)
+    assert stream.until(100, monkeypatch) == {("running",): 30, ("waiting_for_cpu",): 30}
+    assert stream.pipe.calls == [("cut", START + 100)]
+    assert stream.until(200, monkeypatch) == {}
 
 
-def test_records_after_the_interval_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Stream()
-    stream.switch(10, MAIN, OTHER_THREAD)
-    stream.put(150, WAKING, MAIN)
-    assert stream.until(100, monkeypatch) == {
-        ("running",): 10 + 90,
-        ("pipe",): 90,
-        ("waiting_for_cpu",): 10,
-    }
-    assert stream.until(200, monkeypatch) == {
-        ("running",): 100,
-        ("pipe",): 50,
-        ("waiting_for_cpu",): 50,
-    }
-
-
-def test_a_stack_that_comes_with_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Stream()
-    late = stream.switch(10, MAIN, OTHER_THREAD, stack=())
-    stream.deliver()
-    stream.batch.stacks.append((late, PIPE))
-    stream.deliver()
-    assert stream.until(100, monkeypatch)[("pipe",)] == 90
-
-
-def test_a_sleep_whose_stack_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Stream()
-    stream.switch(10, MAIN, OTHER_THREAD, stack=())
-    assert stream.until(100, monkeypatch)[("unaccounted",)] == 90
-
-
-def test_events_of_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Stream()
-    stream.switch(-5, OTHER_THREAD, MAIN)
-    assert stream.until(100, monkeypatch) == {("unaccounted",): 200}
-
-
-def test_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Stream()
-    stream.switch(10, MAIN, OTHER_THREAD)
-    stream.batch.losses.append(Loss(0, START + 20, START + 50))
-    stream.put(60, WAKING, MAIN)
-    assert stream.until(100, monkeypatch) == {
-        ("running",): 10 + 10,
-        ("pipe",): 10,
-        ("waiting_for_cpu",): 10 + 40,
-        ("unaccounted",): 80 + 40,
-    }
-
-
-class TestNewThreads:
-    @pytest.mark.parametrize(("flags", "process"), [(CLONE_THREAD, MAIN), (0, 20)])
-    def test_of_the_scope(self, flags: int, process: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        stream = Stream("pid")
-        stream.put(10, NEW, 20, flags)
-        stream.put(12, STARTED, 20)
-        stream.switch(15, MAIN, 20)
-        found = stream.until(100, monkeypatch)
-        assert found[str(process), "running"] == 85 + (15 if process == MAIN else 0)
-        assert found[str(process), "waiting_for_cpu"] >= 3
-
-    def test_of_a_process_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The kernel records the processes that it starts, too, until they are listed."""
-        stream = Stream("pid")
-        stream.members.follows_processes = False
-        stream.put(10, NEW, 20, 0)
-        stream.put(12, STARTED, 20)
-        stream.switch(15, MAIN, 20)
-        assert {pid for pid, _ in stream.until(100, monkeypatch)} == {str(MAIN)}
-
-    def test_of_a_stranger(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stream = Stream("tid")
-        stream.put(10, NEW, 20, CLONE_THREAD, tid=STRANGER)
-        stream.put(12, STARTED, 20)
-        stream.switch(15, MAIN, 20)
-        assert "20" not in {tid for tid, _ in stream.until(100, monkeypatch)}
-
-    def test_seen_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A thread that moved into the scope counts from when it is listed."""
-        stream = Stream("tid")
-        stream.members.listed.add(20)
-        assert "20" not in {tid for tid, _ in stream.until(100, monkeypatch)}
-        assert stream.until(150, monkeypatch)["20", "unaccounted"] == 50
-
-
-def test_a_thread_that_left_the_scope(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Stream("tid")
-    stream.switch(10, MAIN, OTHER_THREAD)
-    stream.until(100, monkeypatch)
-    stream.members.listed = {MAIN}
-    assert stream.until(200, monkeypatch)[str(OTHER_THREAD), "unaccounted"] == 100
-    assert str(OTHER_THREAD) not in {tid for tid, _ in stream.until(300, monkeypatch)}
-
-
-def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread's name is the one with which it left its CPU last; that of a process is its first thread's."""
+@pytest.mark.parametrize(("flags", "process"), [(CLONE_THREAD, MAIN), (0, NEWCOMER)])
+def test_the_process_and_the_name_of_a_new_thread(
+    flags: int, process: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = Stream("tid", "pid", "comm")
-    stream.switch(10, MAIN, OTHER_THREAD)
-    assert {key[:3] for key in stream.until(100, monkeypatch)} == {
-        ("7", "7", "named 7"),
-        ("8", "7", "started"),
-    }
+    stream.put(NEW, NEWCOMER, flags, b"parent")
+    stream.pipe.threads.add(NEWCOMER)
+    stream.members.listed.add(NEWCOMER)
+    stream.part(NEWCOMER)
+    assert set(stream.until(100, monkeypatch)) == {("20", str(process), "parent", "running")}
+    stream.put(RENAMED, NEWCOMER, b"child")
+    stream.part(NEWCOMER)
+    assert set(stream.until(200, monkeypatch)) == {("20", str(process), "child", "running")}
+
+
+def test_the_name_of_a_process_is_its_first_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream("pid", "comm")
-    stream.switch(10, OTHER_THREAD, MAIN)
-    assert {key[:2] for key in stream.until(100, monkeypatch)} == {("7", "started")}
+    stream.put(RENAMED, OTHER_THREAD, b"other")
+    stream.part(OTHER_THREAD)
+    assert set(stream.until(100, monkeypatch)) == {("7", "started", "running")}
+
+
+def test_a_thread_that_left_the_scope_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream()
+    stream.members.listed = {MAIN}
+    stream.until(100, monkeypatch)
+    assert stream.pipe.calls == [("end", OTHER_THREAD, START + 100), ("cut", START + 100)]
+
+
+def test_a_thread_that_came_without_an_event_is_watched_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = Stream()
+    stream.members.listed |= {NEWCOMER, NEWCOMER + 1}
+    stream.files.dead = {NEWCOMER + 1}
+    stream.until(100, monkeypatch)
+    assert stream.pipe.calls == [("cut", START + 100), ("watch", Watched(NEWCOMER, START + 100))]
+
+
+@pytest.mark.parametrize(("run_time", "state"), [(5, WAITING), (6, RUNNING)])
+def test_a_runnable_thread_without_an_event(
+    run_time: int, state: ThreadState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run time tells what it did, once the kernel has accounted for it."""
+    stream = Stream(thread_8=WAITING)
+    stream.files.run_time = run_time
+    stream.until(MIN_RUN_NS - 1, monkeypatch)
+    stream.until(MIN_RUN_NS, monkeypatch)
+    known = Watched(OTHER_THREAD, START, state, START, certain=True)
+    cuts = [("cut", START + MIN_RUN_NS + late) for late in (-1, 0)]
+    assert stream.pipe.calls == [cuts[0], ("watch", known), cuts[1]]
 
 
 def test_both_numbers_have_the_same_keys() -> None:
-    found = families(["pid"], {("1", "pipe"): 5, ("1", "lock"): 7, ("2", "pipe"): 1}, {("1",): 12, ("2",): 1})
+    found = families(["pid"], Counter({("1", "pipe"): 5, ("1", "lock"): 7, ("2", "pipe"): 1}))
     parts, whole = found
     assert parts.labels == whole.labels == ("pid", "class")
     assert whole.samples == {("1", "pipe"): 12, ("1", "lock"): 12, ("2", "pipe"): 1}
@@ -237,34 +215,35 @@ class TestThreadFiles:
         (directory / "7").mkdir()
         for name, content in {"stat": f"7 (a) R) {state} 1 2", **contents}.items():
             (directory / "7" / name).write_text(content)
-        return ThreadFiles(directory)
+        return ThreadFiles(directory, class_of_seen)
 
     def test_asleep(self, tmp_path: Path) -> None:
         stack = "[<0>] anon_pipe_read+0x34d/0x430\n[<0>] vfs_read+0x2f/0x90\n"
-        assert self.files(tmp_path, "S", stack=stack).observed(7).class_ == "pipe"
+        found = self.files(tmp_path, "S", stack=stack).observed(7, 5)
+        assert (found.since, found.state, found.reason) == (5, ASLEEP, "pipe")
 
     def test_asleep_where_no_stack_may_be_read(self, tmp_path: Path) -> None:
-        assert self.files(tmp_path, "D").observed(7).class_ == "unaccounted"
+        assert self.files(tmp_path, "D").observed(7, 5)[2::2] == (ASLEEP, "unaccounted")
 
     def test_runnable(self, tmp_path: Path) -> None:
-        found = self.files(tmp_path, "R", schedstat="123 45 6\n").observed(7)
-        assert (found.class_, found.ran) == (None, 123)
+        files = self.files(tmp_path, "R", schedstat="123 45 6\n")
+        assert (files.observed(7, 5).state, files.ran(7)) == (WAITING, 123)
 
     def test_facts(self, tmp_path: Path) -> None:
         files = self.files(tmp_path, "Z", status="Name:\ta\nTgid:\t5\n", comm="a b\n")
         assert (files.process(7), files.name(7), files.lives(7)) == (5, b"a b", False)
 
     def test_a_thread_that_has_ended(self, tmp_path: Path) -> None:
-        files = ThreadFiles(tmp_path)
-        assert files.observed(9)[1:] == (None, None)
+        files = ThreadFiles(tmp_path, class_of_seen)
+        assert files.observed(9, 5).state is UNKNOWN
         assert (files.process(9), files.name(9), files.lives(9), files.ran(9)) == (9, b"", False, None)
 
 
 def test_the_tool_fetches_what_is_read() -> None:
     _, probes = read_tool(load_tool(FOLDER / "time.yaml"))
-    found = {probe.name: {*probe.attach[0].fetch} for probe in map(fetching, probes)}
-    assert found == {name: {*fields} for name, fields in FIELDS.items()}
-    assert [probe.name for probe in map(fetching, probes) if probe.stack] == [SWITCH]
+    found = {probe.name: tuple(probe.attach[0].fetch) for probe in map(fetching, probes)}
+    assert found == {"time": (), **FIELDS}
+    assert [probe.name for probe in map(fetching, probes) if probe.stack] == ["time"]
 
 
 def test_names_choose_no_threads() -> None:

@@ -1,0 +1,78 @@
+"""``time``: its model, and the probe that it stands for, which adds up the time of threads by class."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field
+
+from kprobe_exporter.config.fields import Limit, LimitModel, Strict, no_items, threshold
+from kprobe_exporter.config.model import Attach, Decode, Label, Metric, Probe, Stacks
+from kprobe_exporter.grammar.target import Kind, Target
+
+NAME, TOTAL, UNACCOUNTED_TOTAL = "time", "time_seconds_total", "time_unaccounted_seconds_total"
+"""The name of the probe, and those of its metrics."""
+
+CLASS = "class"
+"""The label, and the field, that says what threads did."""
+
+By: TypeAlias = Literal["cgroup", "container", "pod", "namespace", "exe", "uid"]
+
+
+def _once(names: list[By]) -> list[By]:
+    if len({*names}) < len(names):
+        raise ValueError("the same label is there twice: keep one")
+    return names
+
+
+class TimeModel(Strict):
+    """The time of all threads by class: `running`, `waiting_for_cpu`, and what a thread waits for."""
+
+    by: Annotated[list[By], Field(max_length=6), AfterValidator(_once)] = Field(default_factory=no_items)
+    """Labels besides `class`, as `[pod]`; without them it is the time of the whole machine."""
+    limit: Limit = LimitModel(cpu="1%")
+    """If exceeded for some seconds, it is disabled, and tried again with growing pauses."""
+
+
+def _event(name: str, **fetch: str) -> Attach:
+    return Attach(Target(Kind.TRACEPOINT, system="sched", event=name), fetch, None, None)
+
+
+def time_probe(model: TimeModel) -> Probe:
+    """Return the probe that a configuration with ``time`` has.
+
+    sched_wakeup alone tells of a thread that is woken while it leaves its CPU.
+    """
+    labels = tuple(Label(name, "tid", (Decode(name),)) for name in model.by)
+    events = (
+        _event("sched_switch", prev="prev_pid", next="next_pid", state="prev_state"),
+        _event("sched_waking", task="pid"),
+        _event("sched_wakeup", task="pid"),
+        _event("sched_wakeup_new", task="pid"),
+    )
+    target = Target(Kind.PAIR, parts=tuple(one.target for one in events))
+    attach = Attach(target, {}, None, None, begins=events[:-1], end=events[-1], of_time=True)
+    metrics = (
+        Metric(
+            "counter",
+            TOTAL,
+            "Time of threads, by what they did; the classes add up to the time of all threads.",
+            value="duration",
+            labels=(*labels, Label(CLASS, CLASS)),
+        ),
+        Metric(
+            "counter",
+            UNACCOUNTED_TOTAL,
+            "Time of threads of which too little was recorded to know what they did.",
+            value="duration",
+        ),
+    )
+    return Probe(
+        NAME,
+        "The time of threads by class.",
+        (attach,),
+        metrics,
+        duration_buckets=(),
+        stack=True,
+        stacks=Stacks(weigh="duration"),
+        aggregate="events",
+        limit=threshold(model.limit),
+    )
