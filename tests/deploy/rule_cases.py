@@ -49,6 +49,7 @@ class Case:
 
 HITS, MISSES = 'kprobe_hits_total{probe="open"}', 'kprobe_misses_total{probe="open"}'
 LOST = "kprobe_exporter_events_lost_total"
+TIME, UNACCOUNTED = 'kprobe_time_seconds_total{class="lock"}', "kprobe_time_unaccounted_seconds_total"
 EVENTS = 'kprobe_exporter_events_total{probe="open"}'
 ERRORS = "kprobe_return_errors_total"
 FAULT = "kprobe_exporter_fault"
@@ -184,6 +185,16 @@ CASES = (
         quiet=(
             Quiet({EVENTS: "0+901x60", f'{LOST}{{reason="unpaired"}}': "0+99x60"}),
             Quiet({EVENTS: "0+10x60", f'{LOST}{{reason="overrun"}}': "0+10x60"}),
+        ),
+    ),
+    Case(
+        "KprobeTimeUnaccounted",
+        {TIME: "0+300x60", UNACCOUNTED: "0+75x60"},
+        at=16,
+        values={"$value | humanizePercentage": "25%"},
+        quiet=(
+            Quiet({TIME: "0+300x60", UNACCOUNTED: "0+59x60"}),
+            Quiet({TIME: "0x60", UNACCOUNTED: "0x60"}),
         ),
     ),
     Case(
