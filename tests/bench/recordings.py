@@ -4,24 +4,20 @@ The events are those of the tracepoint of getppid(2), which only the benchmark c
 """
 
 import os
-import re
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.checks import Missed
+from tests.bench.running_agent import RunningAgent, running_agent
 from tests.bench.table import Table
 
 TITLE = "A recording"
 CALLS, EVENTS, ROUNDS = 300_000, 100_000, 5
 REST = 5.0
 """Seconds for which the agent has nothing to do."""
-PATIENCE = 30.0
 LEAST_BYTES = 16
 """Of an event in a buffer: its header, the common fields and the number of the system call."""
 FORMATS = ("trace.dat", "perfetto")
@@ -31,49 +27,14 @@ RECORDING = (
     "{{name: bench, probes: ['tracepoint:syscalls:sys_enter_getppid'], window: 10m, buffer_size: 16MiB,"
     " every: 1s, formats: [{}]}}"
 )
-SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
-
-
-class Agent:
-    """A running agent."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]", address: str) -> None:
-        self._process, self._address = process, address
-
-    def processor(self) -> float:
-        """Return the seconds of the processor that its threads have had."""
-        nanoseconds = 0
-        for task in Path(f"/proc/{self._process.pid}/task").iterdir():
-            with suppress(OSError):
-                nanoseconds += int((task / "schedstat").read_text().split()[0])
-        return nanoseconds / 1e9
-
-    def record(self) -> str:
-        request = urllib.request.Request(f"{self._address}/-/record", method="POST")
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            line: str = answer.read().decode()
-        return line.rsplit(maxsplit=1)[-1]
 
 
 @contextmanager
-def agent(directory: Path, recording: str) -> Iterator[Agent]:
+def agent(directory: Path, recording: str) -> Iterator[RunningAgent]:
     """Yield an agent with this recording; without one if it is empty."""
-    config, log = directory / "config.yaml", directory / "log"
     record = f"record: {{directory: {directory}/files, recordings: [{recording}]}}\n" if recording else ""
-    config.write_text(f"{INSTANCE}{PROBE}{record}")
-    config.chmod(0o600)
-    command = [sys.executable, "-m", "kprobe_exporter", "run", "--config", str(config)]
-    command += ["--web.listen-address", "127.0.0.1:0", "--web.enable-lifecycle"]
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
-        try:
-            ends = time.monotonic() + PATIENCE
-            while (found := SERVING.search(log.read_text())) is None:
-                if process.poll() is not None or time.monotonic() > ends:
-                    raise Missed(f"the agent does not serve: {log.read_text()}")
-                time.sleep(0.05)
-            yield Agent(process, found[1])
-        finally:
-            process.terminate()
+    with running_agent(directory, f"{INSTANCE}{PROBE}{record}") as running:
+        yield running
 
 
 def table() -> Table:
@@ -83,7 +44,7 @@ def table() -> Table:
             alone, rest_alone = _call(), _rest(without)
         with agent(directory, RECORDING.format("trace.dat")) as recording:
             recorded, rest = _call(), _rest(recording)
-            _content(directory, recording.record(), CALLS)
+            _content(directory, _record(recording), CALLS)
         files = [(form, *_file(directory, form)) for form in FORMATS]
     event = f"+{(recorded - alone) * 1e9:,.0f}"
     rows = [
@@ -116,7 +77,7 @@ def _calls(number: int) -> float:
     return time.perf_counter() - begin
 
 
-def _rest(running: Agent) -> float:
+def _rest(running: RunningAgent) -> float:
     """Return the processor's seconds a second."""
     time.sleep(1)  # what its start has left to do
     before, begin = running.processor(), time.monotonic()
@@ -130,7 +91,7 @@ def _file(directory: Path, form: str) -> tuple[float, int]:
         time.sleep(1)
         _calls(EVENTS)
         before = running.processor()
-        name = running.record()
+        name = _record(running)
         seconds = running.processor() - before
         content = _content(directory, name, EVENTS)
         if form == "perfetto" and (found := content.count(b"sys_enter_getppid")) < EVENTS:
@@ -144,3 +105,8 @@ def _content(directory: Path, name: str, events: int) -> bytes:
     if len(content) < LEAST_BYTES * events:
         raise Missed(f"{len(content):,} bytes are too few for {events:,} events")
     return content
+
+
+def _record(running: RunningAgent) -> str:
+    """Have a recording written; return the name of its file."""
+    return running.post("/-/record").rsplit(maxsplit=1)[-1]
