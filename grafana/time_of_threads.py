@@ -73,7 +73,7 @@ def _numbers() -> list[Any]:
         ),
         number(
             "Waiting for disks now",
-            "Threads that sleep until a disk has done something, on average.",
+            "Threads that sleep until a disk has done something, on average. Empty unless one has waited so.",
             "short",
             Query(f"sum({_of('block_io')})", "waiting"),
         ),
@@ -100,9 +100,10 @@ def _stacked(title: str, *matchers: str) -> Any:
 
 def _by_pod(class_: str, title: str, description: str) -> Any:
     matcher = f'class=~"{class_}"' if "|" in class_ else f'class="{class_}"'
+    seldom = "" if class_ in ("running", "waiting_for_cpu") else " Empty unless one has waited so."
     return graph(
         f"{title}, by pod",
-        f"{description} The ten pods with most of them; a thread in no pod has an empty name.",
+        f"{description} The ten pods with most of them; a thread in no pod has an empty name.{seldom}",
         "short",
         Query(f"topk(10, sum by (pod) ({_threads(matcher)}))", "{{pod}}"),
         stacked=True,

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_stacks import ProbeStacks
@@ -173,10 +173,11 @@ class Pipeline:
             return [], self._pairing.outstanding(layout_id, time.monotonic_ns())
         return self._buffers.open_stacks(layout_id)
 
-    def watch_threads(self, call: Callable[[Callable[[], None]], None], *, anew: bool = False) -> None:
+    def watch_threads(self, call: Callable[[Callable[[], Any]], Any], *, anew: bool = False) -> None:
         """Read from /proc what all threads do, for the sums of their time, after losses or ``anew``.
 
-        ``call`` has the reader's thread begin with those of which no event has told.
+        ``call`` has the reader's thread begin with those of which no event has told, and end those that have
+        ended untold.
         """
         now = time.monotonic()
         if not anew and (not self._states_unknown or now - self._watched_at < REWATCH):
@@ -186,8 +187,20 @@ class Pipeline:
             return
         pipe, files, since = self.pipe, ThreadFiles(proc, class_of_seen), time.monotonic_ns()
         self._watched_at, self._states_unknown = now, False
-        threads = [files.observed(tid, since) for tid in threads_of(proc, processes(proc))]
-        call(lambda: pipe.threads.watch(threads))
+
+        def watched() -> set[int]:
+            return pipe.threads.watched()
+
+        known: set[int] = call(watched)
+        here = threads_of(proc, processes(proc))
+        threads = [files.observed(tid, since) for tid in here]
+
+        def change() -> None:
+            for tid in known - here:
+                pipe.threads.end_thread(tid, since)
+            pipe.threads.watch(threads)
+
+        call(change)
 
     def prepare(self, probes: Iterable[Probe]) -> None:
         """Prepare what these probes need, so that no event has to wait for it.

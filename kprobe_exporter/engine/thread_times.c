@@ -23,6 +23,7 @@ enum {
     ENDED = 0x10 | 0x20,            /* EXIT_DEAD, EXIT_ZOMBIE (include/linux/sched.h): it has left its CPU for good */
     ASLEEP = 0xFF,                  /* all states but R, which is 0; one that was preempted has 0x100 */
     CLONE_THREAD = 0x10000,         /* include/uapi/linux/sched.h */
+    MAX_THREADS = 1 << 17,          /* beyond it, new threads are not watched: an end that was lost leaves one */
 };
 
 struct thread_time {
@@ -115,12 +116,12 @@ static bool grow(struct thread_times *times)
     return true;
 }
 
-/* Find a thread, or add it; NULL without memory. */
+/* Find a thread, or add it; NULL without memory, or if there are too many. */
 static struct thread_time *add_thread(struct thread_times *times, int32_t tid, uint64_t since)
 {
     struct thread_time **link = find_thread(times, tid), *thread = *link;
 
-    if (thread != NULL)
+    if (thread != NULL || times->nthreads == MAX_THREADS)
         return thread;
     if (times->nthreads == times->nslots) {
         if (!grow(times))
@@ -327,7 +328,7 @@ static bool create(struct engine *engine, const struct join_role *role, const st
     if (!(engine->plan->times.follows & kind))
         return true;
     remove_thread(times, child);
-    return add_thread(times, child, NEVER) != NULL;
+    return add_thread(times, child, NEVER) != NULL || times->nthreads == MAX_THREADS;
 }
 
 /* A thread waits for its first CPU. */
@@ -351,7 +352,7 @@ static struct thread_time *thread_of(
     if (thread != NULL || !(engine->plan->times.follows & FOLLOW_ALL))
         return thread;
     thread = add_thread(engine->times, tid, record->time);
-    *done = thread != NULL;
+    *done = thread != NULL || engine->times->nthreads == MAX_THREADS;
     return thread;
 }
 
@@ -406,7 +407,7 @@ bool engine_watch(struct engine *engine, const struct watched_thread *wanted)
     uint64_t stack[2] = {(uint64_t)0, wanted->place};
 
     if (thread == NULL)
-        return false;
+        return engine->times->nthreads == MAX_THREADS;
     if (thread->state != THREAD_UNKNOWN && !(thread->watched && thread->state == THREAD_WAITING))
         return true;                /* its events have told more */
     thread->watched = wanted->state != THREAD_UNKNOWN && !wanted->certain;

@@ -231,7 +231,7 @@ cdef class PageParser:
     def watch(self, threads):
         """Add up the time of these threads from now on, see `Watched`. What their events have told is kept."""
         cdef watched_thread one
-        for thread in threads:
+        for thread in threads if self._plan.times.wanted else ():
             one.tid, one.since, one.state, one.seen, reason, one.certain = thread
             if reason and reason not in self._reasons:
                 self._reasons.append(reason)
@@ -241,8 +241,12 @@ cdef class PageParser:
 
     def watched(self):
         """Return the ids of the threads whose time is added up."""
-        cdef uint32_t i, number = engine_watched(self._engine, NULL, 0)
-        cdef int32_t* tids = <int32_t*>malloc(max(1, number) * sizeof(int32_t))
+        cdef uint32_t i, number
+        cdef int32_t* tids
+        if not self._plan.times.wanted:
+            return set()
+        number = engine_watched(self._engine, NULL, 0)
+        tids = <int32_t*>malloc(max(1, number) * sizeof(int32_t))
         if tids == NULL:
             raise MemoryError
         engine_watched(self._engine, tids, number)
@@ -252,7 +256,7 @@ cdef class PageParser:
 
     def end_thread(self, int32_t tid, uint64_t now):
         """Add up the time of this thread no more, of which it was not told that it has ended."""
-        if not engine_end_thread(self._engine, tid, now):
+        if self._plan.times.wanted and not engine_end_thread(self._engine, tid, now):
             raise MemoryError
 
     def drop(self, layout_id):

@@ -7,11 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 from urllib.request import Request, urlopen
+
+import pytest
 
 from tests.kernel.conftest import StartAgent
 from tests.kernel.tools.time_mix import margin
 from tests.support.agent_process import AgentProcess, Metrics
+from tests.support.compiling import compiled
 from tests.support.folded import folded
 
 CONFIG = """
@@ -65,6 +69,120 @@ def test_classes_of_a_program(start_agent: StartAgent, tmp_path: Path) -> None:
     assert shown.value(UNACCOUNTED) == shown.total(TOTAL, **{"class": "unaccounted"})
     stacks = folded(agent, "time")
     assert any(stack[0] == "pipe" and any("pipe_read" in one for one in stack) for stack in stacks)
+
+
+DRAWN = r"""
+/* Threads that do what they are told: a letter and milliseconds for each phase, a word for each thread.
+ * Each measures a phase by its own clock, less what the scheduler says that it ran or waited for a CPU. */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static pthread_mutex_t locked = PTHREAD_MUTEX_INITIALIZER, sums = PTHREAD_MUTEX_INITIALIZER;
+static double total[128];
+static double clock_of(clockid_t id) {
+    struct timespec at;
+    clock_gettime(id, &at);
+    return at.tv_sec + at.tv_nsec / 1e9;
+}
+static double on_queue(void) {  /* ran, and waited for a CPU */
+    unsigned long long ran = 0, waited = 0;
+    FILE *file = fopen("/proc/thread-self/schedstat", "r");
+    if (fscanf(file, "%llu %llu", &ran, &waited) != 2) exit(3);
+    fclose(file);
+    return clock_of(CLOCK_THREAD_CPUTIME_ID) + waited / 1e9;
+}
+static void burn(double seconds) {
+    double end = clock_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    while (clock_of(CLOCK_THREAD_CPUTIME_ID) < end) {}
+}
+static void phase(char what, long ms) {
+    struct timespec until;
+    struct timespec length = {ms / 1000, ms % 1000 * 1000000};
+    struct timeval limit = {ms / 1000, ms % 1000 * 1000};
+    int ends[2];
+    char byte;
+    switch (what) {
+    case 'r': burn(ms / 1e3); break;
+    case 's': nanosleep(&length, NULL); break;
+    case 'o': poll(NULL, 0, ms); break;
+    case 'l':
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += (until.tv_nsec + length.tv_nsec) / 1000000000 + length.tv_sec;
+        until.tv_nsec = (until.tv_nsec + length.tv_nsec) % 1000000000;
+        pthread_mutex_timedlock(&locked, &until);
+        break;
+    case 'n':
+        socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
+        setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        recv(ends[0], &byte, 1, 0);
+        close(ends[0]);
+        close(ends[1]);
+        break;
+    }
+}
+static void *run(void *word) {
+    for (char *at = word; *at; at++) {
+        char what = *at;
+        long ms = strtol(at + 1, &at, 10);
+        double begun = clock_of(CLOCK_MONOTONIC), before = on_queue();
+        phase(what, ms);
+        double took = clock_of(CLOCK_MONOTONIC) - begun - (what == 'r' ? 0 : on_queue() - before);
+        pthread_mutex_lock(&sums);
+        total[(int)what] += what == 'r' ? ms / 1e3 : took;
+        pthread_mutex_unlock(&sums);
+        if (*at == 0) break;
+    }
+    return NULL;
+}
+int main(int number, char **words) {
+    pthread_t threads[number];
+    pthread_mutex_lock(&locked);
+    for (int i = 1; i < number; i++) if (pthread_create(&threads[i], NULL, run, words[i])) return 2;
+    for (int i = 1; i < number; i++) pthread_join(threads[i], NULL);
+    for (const char *what = "rsoln"; *what; what++) printf("%c %.6f\n", *what, total[(int)*what]);
+    return 0;
+}
+"""
+LETTERS = {"s": "sleep", "o": "poll", "n": "network"}
+"""The phases whose classes the program is in for them alone: its first thread waits in \"lock\"."""
+
+
+def drawn_words(random: Random, threads: int) -> list[str]:
+    """Draw what each thread does, and for how many milliseconds."""
+    return [
+        ",".join(f"{random.choice('rsoln')}{random.randint(1, 80)}" for _ in range(random.randint(1, 6)))
+        for _ in range(threads)
+    ]
+
+
+@pytest.mark.parametrize("threads", [4, 64])
+def test_drawn_mixes(start_agent: StartAgent, tmp_path: Path, random: Random, threads: int) -> None:
+    """Threads that begin and end, on all CPUs: each class is what they measured, or is unaccounted."""
+    agent = start_agent(CONFIG.format(by="exe"))
+    for number in range(3):
+        program = compiled(tmp_path / f"drawn{number}", DRAWN, "-pthread")
+        words = drawn_words(random, threads)
+        done = subprocess.run([program, *words], capture_output=True, text=True, check=True, timeout=120)
+        measured = {line[0]: float(line[2:]) for line in done.stdout.splitlines()}
+        shown = settled(agent)
+
+        def of(class_: str, program: Path = program, shown: Metrics = shown) -> float:
+            return shown.value(TOTAL, exe=str(program), **{"class": class_})
+
+        unknown, slack = of("unaccounted"), 0.01 + threads * 0.001 + 2 * of("waiting_for_cpu")
+        for letter, class_ in LETTERS.items():
+            seconds, least = measured[letter], measured[letter] - unknown
+            within = margin(seconds) + slack
+            assert least - within <= of(class_) <= seconds + within, (class_, measured, words)
+        assert measured["r"] - unknown - margin(measured["r"]) <= of("running")
+        assert unknown < MOST_UNKNOWN * shown.total(TOTAL, exe=str(program))
 
 
 CLASSES = ("sleep", "poll", "pipe", "network")

@@ -233,6 +233,16 @@ def test_a_reload_goes_on() -> None:
     }
 
 
+def test_a_parser_that_adds_up_no_time_ignores_threads() -> None:
+    """A reload may come between a look at threads and its end."""
+    parser = compiled.PageParser(GEOMETRY, [WAKING], Names(), STACKS)
+    parser.watch([Watched(7, 0)])
+    parser.end_thread(7, 5)
+    parser.cut_times(5)
+    parser.lose_times(5)
+    assert parser.watched() == set()
+
+
 KINDS = ("away", "preempted", "dead", "to", "woken", "born", "cut")
 
 
