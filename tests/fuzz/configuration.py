@@ -50,7 +50,7 @@ def trees() -> Trees:
     small = [
         {**document, "probes": document["probes"][at : at + 2]}
         for document in whole
-        for at in range(len(document["probes"]))
+        for at in range(len(document.get("probes", ())))
     ]
     return Trees(small, VALUES)
 

@@ -92,8 +92,8 @@ def test_stages_of_reads(start_agent: StartAgent, devices: tuple[str, str]) -> N
     shown = agent.scrape_until(lambda metrics: metrics.value("kprobe_second_seconds_count") >= READS)
     assert shown.value("kprobe_second_seconds_count") == READS
     buckets = [line for line in agent.get("/metrics").splitlines() if "_seconds_bucket" in line]
-    assert shown.value("kprobe_late_total") == READS, "\n".join(buckets)
+    # Ticks that come late lengthen the first stage, and shorten the second one by as much.
+    assert shown.value("kprobe_late_total") > READS / 2, "\n".join(buckets)
     first, second = (shown.value(f"kprobe_{name}_seconds_sum") for name in ("first", "second"))
     assert first >= READS * (FIRST - SLACK)
-    assert second >= READS * (SECOND - SLACK)
-    assert first + second <= took
+    assert READS * (FIRST + SECOND - SLACK) <= first + second <= took
