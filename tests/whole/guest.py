@@ -50,7 +50,7 @@ def work_for_ever(agent: AgentProcess) -> None:
         if agent.poll() is not None:
             sys.exit(f"the agent ended: {agent.output()}")
         # Not in the first turn: an alert on growth needs a value from before.
-        rare = [pack_events.disk] * (turn % 2) + [pack_events.memory] * (turn == 1)
+        rare = [pack_events.disk] * (turn % 2) + [pack_events.memory] * (turn == 3)
         programs = [pack_events.libc, pack_events.openssl, pack_events.python, pack_events.security]
         for events in (pack_events.network, pack_events.scheduler, *(rare or programs)):
             with events():
