@@ -237,7 +237,8 @@ static bool apply_time_losses(struct engine *engine, uint64_t now)
             thread->state = THREAD_UNKNOWN;
             thread->watched = false;
         }
-    times->broken_until = times->loss_end;
+    if (times->loss_end > times->broken_until)
+        times->broken_until = times->loss_end;
     times->loss_start = NEVER;
     times->loss_end = 0;
     return true;

@@ -208,6 +208,14 @@ def test_a_loss_leaves_the_state_unknown_until_the_first_event_after_it() -> Non
     assert threads.until(60) == {(7, ASLEEP, (b"pipe",)): 10, (8, ASLEEP, PIPE): 10}
 
 
+def test_a_later_loss_that_ends_earlier_leaves_the_first_one_as_it_was() -> None:
+    threads = Threads().watch(Watched(7, 0))
+    threads.switch(10, 3, 7)
+    assert threads.until(15, Loss(1, 12, 60)) == {(7, UNKNOWN, None): 13, (7, RUNNING, None): 2}
+    threads.switch(30, 7, 3, SLEEPING, 0x1000)  # its state is unknown again until 60
+    assert threads.until(50, Loss(0, 20, 25)) == {(7, UNKNOWN, None): 35}
+
+
 def test_what_happened_while_nothing_was_recorded_is_unknown() -> None:
     threads = Threads().watch(Watched(7, 0))
     threads.switch(10, 3, 7)
