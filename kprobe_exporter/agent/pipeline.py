@@ -124,10 +124,8 @@ class Pipeline:
         self._starts: set[int] = set()  # the layout_ids of starts of threads, which are no events of a probe
         self._loaded = self._tgid = self._follows_programs = False
         self._times: TimeTallies | None = None
-        self._watched_at = (
-            -REWATCH
-        )  # when states of threads were read last, and whether losses made them unknown
-        self._states_unknown = False
+        self._watched_at = -REWATCH  # when the states of threads were read last
+        self._states_unknown = False  # after a loss
         self._buffers = BufferReader(self._instance, self._event_source, self.consume, self._buffer_kib)
         self.pipe = self._buffers.pipe
 
