@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grafana import agent, fleet, pack, postgresql, probe, time_of_threads
+from grafana import agent, fleet, pack, postgresql, probe, profiles, time_of_threads
 from grafana.frame import text
 
 DIRECTORY = Path(__file__).parent / "dashboards"
@@ -10,7 +10,7 @@ DIRECTORY = Path(__file__).parent / "dashboards"
 
 def texts() -> dict[str, str]:
     """The content of each file below dashboards/, by its name."""
-    built = [module.dashboard() for module in (fleet, probe, agent, postgresql, time_of_threads)]
+    built = [module.dashboard() for module in (fleet, probe, agent, postgresql, time_of_threads, profiles)]
     built += [pack.dashboard(name) for name in pack.TITLES]
     return {f"{dashboard.uid}.json": text(dashboard) for dashboard in built}
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from grafana_foundation_sdk.models.dashboard import DynamicConfigValue
+
 from grafana.frame import build
-from grafana.panels import GREEN, RED, YELLOW, graph, number
+from grafana.panels import GREEN, RED, YELLOW, graph, number, rows
 from grafana.queries import Query, increase, of, rate
 
 UID = "kprobe-exporter-agent"
@@ -21,7 +23,7 @@ def dashboard() -> Any:
             "Cost": [[_processor(), _memory()], [_overhead(), _scrape()]],
             "State": [[_faults(), _tripped()], [_age(), _reloaded()]],
             "OpenTelemetry": [[_sent(), _unsent()]],
-            "Recordings": [[_recordings(), _recorded_bytes()]],
+            "Recordings": [[_list_of_recordings()], [_recordings(), _recorded_bytes()]],
         },
     )
 
@@ -213,6 +215,31 @@ def _unsent() -> Any:
         Query(f"sum by (signal) ({rate('kprobe_exporter_otlp_dropped_total')})", "{{signal}} dropped"),
         Query(f"sum by (signal) ({rate('kprobe_exporter_otlp_failed_total')})", "{{signal}} failed"),
     )
+
+
+TO_RECORDINGS = 'http://${__data.fields["Agent"]}/recordings'
+"""The address of the list of files on an agent."""
+
+
+def _list_of_recordings() -> Any:
+    def within_an_hour(result: str) -> str:
+        name = of("kprobe_exporter_recordings_total", f'result="{result}"')
+        return f"sum by (instance, recording) (increase({name}[1h]))"
+
+    found = rows(
+        "Recordings of the last hour",
+        "Files that each recording has written, conditions that were refused by its budget, and files that"
+        " failed. The agent's name leads to its list of files. Empty without recordings.",
+        [
+            ("Written", "short", within_an_hour("written")),
+            ("Refused", "short", within_an_hour("refused")),
+            ("Failed", "short", within_an_hour("failed")),
+        ],
+        {"instance": "Agent", "recording": "Recording"},
+        alarming="Failed",
+    )
+    page = {"title": "Files on this agent", "url": TO_RECORDINGS, "targetBlank": True}
+    return found.override_by_name("Agent", [DynamicConfigValue("links", [page])])
 
 
 def _recordings() -> Any:

@@ -25,8 +25,17 @@ Panels = Sequence[Sequence[Builder[model.Panel]]]
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
-def build(uid: str, title: str, description: str, *, probe: str | None, rows: dict[str, Panels]) -> Any:
+def build(
+    uid: str,
+    title: str,
+    description: str,
+    *,
+    probe: str | None,
+    rows: dict[str, Panels],
+    more: Sequence[Builder[model.VariableModel]] = (),
+) -> Any:
     """A dashboard. ``probe``: how many its variable chooses, ``multi`` or ``single``; None: no such.
+    ``more`` are further variables.
 
     The panels' places and ids follow from their order, so that equal sources give equal JSON.
     """
@@ -48,6 +57,8 @@ def build(uid: str, title: str, description: str, *, probe: str | None, rows: di
     if probe:
         up = 'kprobe_up{job=~"$job",instance=~"$instance"}'
         frame.with_variable(_variable("probe", "Probe", up, many=probe == "multi"))
+    for one in more:
+        frame.with_variable(one)
     built = frame.build()
     built.panels = _placed(rows)
     for variable in built.templating.list_val or ():
@@ -100,7 +111,7 @@ def _placed(rows: dict[str, Panels]) -> list[model.Panel | model.RowPanel]:
                 height = panel.grid_pos.h
                 panel.id_val = len(placed) + 1
                 panel.grid_pos = model.GridPos(h=height, w=WIDTH // len(panels), x=x, y=y)
-                panel.datasource = SOURCE
+                panel.datasource = panel.datasource or SOURCE
                 x += panel.grid_pos.w
                 placed.append(panel)
             y += max(panel.grid_pos.h for panel in panels if panel.grid_pos)

@@ -21,17 +21,17 @@ from grafana.queries import quantile
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.labels import DECODERS
-from tests.support.dashboard_schema import panels, parts, schema
+from kprobe_exporter.model.stacks import Profile
+from tests.support.dashboard_schema import PYROSCOPE, panels, parts, queries, schema
+from tests.support.pprof import read
 
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(DIRECTORY.glob("*.json"))}
 ROOT = DIRECTORY.parents[1]
 PROVISIONING = DIRECTORY.parent / "provisioning"
 
+OF_PYROSCOPE = {"type": "grafana-pyroscope-datasource", "uid": "${pyroscope}"}
+
 each = pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
-
-
-def queries(dashboard: Any) -> list[Any]:
-    return [target for panel in panels(dashboard) for target in panel["targets"]]
 
 
 def test_they_are_what_their_sources_write() -> None:
@@ -71,6 +71,11 @@ class TestSchema:
         checks = [judge(schema(*key), found, tmp_path) for key, found in parts(dashboard).items()]
         assert [said in check.stdout for check in checks if check.returncode] == [True]
 
+    def test_a_mistake_in_a_query_to_pyroscope_is_found(self, tmp_path: Path) -> None:
+        target = next(panels(DASHBOARDS["kprobe-exporter-profiles"]))["targets"][0]
+        check = judge(schema(*PYROSCOPE), [{**target, "profileType": "cpu"}], tmp_path)
+        assert "profileType" in check.stdout
+
 
 def judge(schema_file: Path, found: list[Any], directory: Path) -> subprocess.CompletedProcess[str]:
     """The result of check-jsonschema for all of these values."""
@@ -102,6 +107,10 @@ class TestDashboard:
         if dashboard["uid"] in ("kprobe-exporter-fleet", "kprobe-exporter-probe"):
             wanted.add("probe")
             assert variables["probe"]["multi"] == (dashboard["uid"] != "kprobe-exporter-probe")
+        if dashboard["uid"] == "kprobe-exporter-profiles":
+            wanted |= {"pyroscope", "agent"}
+            assert variables["pyroscope"]["query"] == OF_PYROSCOPE["type"]
+            assert variables["agent"]["datasource"] == OF_PYROSCOPE
         assert set(variables) == wanted
         for name in ("job", "instance"):
             assert (variables[name]["multi"], variables[name]["includeAll"]) == (True, True)
@@ -118,13 +127,14 @@ class TestDashboard:
         # A probe's own dashboard has no links to probes.
         assert bool(targets) == (dashboard["uid"] != "kprobe-exporter-probe")
 
-    def test_the_dashboard_of_a_probe_leads_to_its_page_on_each_agent(self, dashboard: Any) -> None:
-        [url, *others] = re.findall(r'"url": "(http://[^,]*)"', json.dumps(dashboard)) or [None]
-        assert others == []
-        if dashboard["uid"] == "kprobe-exporter-probe":
-            assert url == 'http://${__data.fields[\\"Agent\\"]}/probe/${probe:percentencode}'
-        else:
-            assert url is None
+    def test_the_name_of_an_agent_leads_to_its_page(self, dashboard: Any) -> None:
+        pages = {
+            "kprobe-exporter-probe": "probe/${probe:percentencode}",
+            "kprobe-exporter-agent": "recordings",
+        }
+        urls = re.findall(r'"url": "(http://[^,]*)"', json.dumps(dashboard))
+        page = pages.get(dashboard["uid"])
+        assert urls == ([f'http://${{__data.fields[\\"Agent\\"]}}/{page}'] if page else [])
 
     def test_no_two_panels_overlap_and_none_hangs_over(self, dashboard: Any) -> None:
         places = [panel["gridPos"] for panel in dashboard["panels"]]
@@ -152,12 +162,12 @@ class TestDashboard:
             assert panel["description"].endswith("."), panel["title"]
             assert len(panel["description"]) > 25
             assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
-            assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            assert panel["datasource"] in ({"type": "prometheus", "uid": "${datasource}"}, OF_PYROSCOPE)
 
     def test_each_graph_has_a_legend_of_labels_and_not_of_all(self, dashboard: Any) -> None:
         for panel in panels(dashboard):
             if panel["type"] in ("timeseries", "heatmap"):
-                for target in panel["targets"]:
+                for target in panel["targets"] if panel["datasource"] != OF_PYROSCOPE else ():
                     assert target["legendFormat"] not in ("", "__auto"), panel["title"]
                     for label in re.findall(r"{{(\w+)}}", target["legendFormat"]):
                         assert label in re.split(r"\W+", target["expr"]) or label == "instance"
@@ -297,6 +307,33 @@ probes:
             'histogram_quantile(0.99, sum by (device, le) (rate(kprobe_a_seconds_bucket{probe="x"}[5m])))'
         )
         assert pack.query(written) == quantile(0.99, "kprobe_a_seconds", "device", 'probe="x"')
+
+
+def test_the_types_of_profiles_are_those_of_what_alloy_asks_the_agent_for() -> None:
+    """Pyroscope names a profile by Alloy's block, its sample type and its period type, each with a unit."""
+    alloy = (ROOT / "deploy/alloy/config.alloy").read_text()
+    files = [*pack.PACKS.glob("*.yaml"), ROOT / "examples/time.yaml"]
+    probes = [probe for path in files for probe in load([path], DECODERS).probes]
+    counted = {probe.name: probe.stacks.weigh for probe in probes if probe.stacks is not None}
+    served = {
+        ":".join((name, *value_types(Profile(name, weigh, {}, 0, 0, 1)))) for name, weigh in counted.items()
+    }
+    asked = {
+        target["profileTypeId"]
+        for panel in panels(DASHBOARDS["kprobe-exporter-profiles"])
+        if panel["datasource"] == OF_PYROSCOPE
+        for target in panel["targets"]
+    }
+    assert asked == served
+    assert {name.partition(":")[0] for name in asked} == set(re.findall(r'profile\.custom "(\w+)"', alloy))
+
+
+def value_types(profile: Profile) -> tuple[str, str]:
+    """The last sample type of a profile, and the type of its period, each with its unit."""
+    found = read(profile)
+    types = found.sample_type[-1], found.period_type
+    last, period = (f"{found.string_table[one.type]}:{found.string_table[one.unit]}" for one in types)
+    return last, period
 
 
 def test_histograms_are_heatmaps_with_exemplars() -> None:

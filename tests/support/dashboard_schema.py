@@ -17,6 +17,8 @@ SOURCE = Path(__file__).parents[1] / "grafana_schema"
 RAW = "node_modules/@grafana/schema/dist/esm/raw"
 PLUGINS = {"heatmap": "Heatmap", "stat": "Stat", "table": "Table", "timeseries": "TimeSeries"}
 """The panels that have a schema, and the prefix of the file that declares their types."""
+PYROSCOPE = ("grafanapyroscope", "GrafanaPyroscopeDataQuery")
+"""The schema of a query to Pyroscope."""
 
 Parts = dict[tuple[str, str], list[Any]]
 """The values to validate, by schema: (plugin, type), see ``parts``."""
@@ -37,6 +39,8 @@ def schema(plugin: str, kind: str) -> Path:
 def _generate(installed: Path, plugin: str, kind: str) -> str:
     if plugin == "dashboard":
         types = f"{RAW}/dashboard/x/dashboard_types.gen.d.ts"
+    elif (plugin, kind) == PYROSCOPE:
+        types = f"{RAW}/composable/{plugin}/dataquery/x/GrafanaPyroscopeDataQuery_types.gen.d.ts"
     else:
         types = f"{RAW}/composable/{plugin}/panelcfg/x/{PLUGINS[plugin]}PanelCfg_types.gen.d.ts"
     command = ["node_modules/.bin/ts-json-schema-generator", "--no-type-check"]
@@ -59,6 +63,12 @@ def parts(dashboard: Any) -> Parts:
     found: Parts = {("dashboard", "Dashboard"): [dashboard]}
     for panel in panels(dashboard):
         config = panel["fieldConfig"]
+        if panel["datasource"]["type"] != "prometheus":
+            found.setdefault(PYROSCOPE, []).extend(panel["targets"])
+        if panel["type"] == "flamegraph":  # Grafana publishes no types of it; ours has neither of these
+            assert not panel.get("options")
+            assert "custom" not in config["defaults"]
+            continue
         found.setdefault((panel["type"], "Options"), []).append(panel["options"])
         custom = config["defaults"].get("custom", {})
         overridden = [
@@ -71,6 +81,12 @@ def parts(dashboard: Any) -> Parts:
         if configs:
             found.setdefault((panel["type"], "FieldConfig"), []).extend(configs)
     return found
+
+
+def queries(dashboard: Any) -> list[Any]:
+    """The queries to Prometheus of all panels."""
+    asking = (panel for panel in panels(dashboard) if panel["datasource"]["type"] == "prometheus")
+    return [target for panel in asking for target in panel["targets"]]
 
 
 def panels(dashboard: Any) -> Iterator[Any]:

@@ -82,7 +82,7 @@ def asked(expr: str, probe: str = ".+") -> str:
     return expr
 
 
-LACKING = {"kprobe-exporter-postgresql", "kprobe-exporter-time"}
+LACKING = {"kprobe-exporter-postgresql", "kprobe-exporter-time", "kprobe-exporter-profiles"}
 """The dashboards of a server that the VM lacks, and of all switches between threads, which would leave an
 emulated machine time for little else. test_postgresql.py and test_thread_times.py show their metrics."""
 

@@ -13,7 +13,10 @@ from kprobe_exporter.util.protobuf import field, varint
 CONTENT_TYPE = "application/octet-stream"
 
 SAMPLE_TYPE, SAMPLE, LOCATION, FUNCTION, STRING = 1, 2, 4, 5, 6
-TIME, DURATION, COMMENT, DEFAULT_TYPE = 9, 10, 13, 14
+TIME, DURATION, PERIOD_TYPE, PERIOD, COMMENT, DEFAULT_TYPE = 9, 10, 11, 12, 13, 14
+
+HITS = ("hits", "count")
+"""The first sample type, and the type of the period: each hit is a sample."""
 
 NANOSECONDS = {"duration": "nanoseconds"}
 """The units of fields by which stacks are weighed; other fields are just counted."""
@@ -33,11 +36,14 @@ def _message(profile: Profile) -> Iterator[bytes]:
     def text(value: str) -> int:
         return strings.setdefault(value, len(strings))
 
-    types = [("hits", "count")]
+    def value_type(name: str, unit: str) -> bytes:
+        return _number(1, text(name)) + _number(2, text(unit))
+
+    types = [HITS]
     if profile.weigh is not None:
         types.append((profile.weigh, NANOSECONDS.get(profile.weigh, "count")))
     for name, unit in types:
-        yield field(SAMPLE_TYPE, _number(1, text(name)) + _number(2, text(unit)))
+        yield field(SAMPLE_TYPE, value_type(name, unit))
     functions: dict[bytes, int] = {}
     lost: dict[Stack, Weight] = {(LOST,): Weight(profile.lost, 0)} if profile.lost else {}
     for stack, weight in {**profile.stacks, **lost}.items():
@@ -51,6 +57,7 @@ def _message(profile: Profile) -> Iterator[bytes]:
     if profile.lost:
         yield _number(COMMENT, text(f"{profile.lost} hits are missing, whose stacks were not kept or lost"))
     yield _number(TIME, profile.since) + _number(DURATION, max(0, profile.until - profile.since))
+    yield field(PERIOD_TYPE, value_type(*HITS)) + _number(PERIOD, 1)
     yield _number(DEFAULT_TYPE, text(types[-1][0]))
     for value in strings:  # all are known by now
         yield field(STRING, value.encode("utf-8", "backslashreplace"))

@@ -1,0 +1,84 @@
+"""The panels of the time of threads and of profiles have an answer from a real Prometheus."""
+
+import json
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from grafana import profiles, time_of_threads
+from grafana.__main__ import DIRECTORY
+from tests.kernel.conftest import StartAgent
+from tests.support.dashboard_schema import panels
+from tests.support.patience import eventually
+from tests.support.prometheus_server import Prometheus, prometheus
+
+ROOT = Path(__file__).parents[2]
+PACK = ROOT / "examples/packs/scheduler.yaml"
+SECONDS = 900
+"""Of a range query: all since the start of the server."""
+
+LOAD = """
+import socket, threading, time
+ends = socket.socketpair()
+threading.Thread(target=lambda: ends[1].recv(1), daemon=True).start()
+until = time.monotonic() + 600
+while time.monotonic() < until:
+    time.sleep(0.01)
+    sum(range(20_000))
+"""
+"""A program that runs, sleeps, and waits for a socket and a lock."""
+
+
+def configurations() -> dict[str, str]:
+    """Return the example, and a probe of the pack whose stacks are of the same tracepoint."""
+    [off_cpu] = re.findall(r"(?m)^  - name: off_cpu\n(?:    .*\n|\n)+", PACK.read_text())
+    example = (ROOT / "examples/time.yaml").read_text().replace("limit: {cpu: 3%}", "limit: none")
+    probe = f"probes:\n{off_cpu.replace('enabled: false', 'enabled: true').rstrip()}\n    limit: none\n"
+    return {time_of_threads.UID: example, profiles.UID: probe}
+
+
+def asked(uid: str) -> dict[str, str]:
+    """Return the queries to Prometheus of a dashboard, by the panels' titles and their letters."""
+    dashboard = json.loads((DIRECTORY / f"{uid}.json").read_text())
+    values = {"$job": ".+", "$instance": ".+", "$__rate_interval": "10s"}
+    found = {}
+    for panel in panels(dashboard):
+        # A machine may wait for no disk and no memory.
+        if panel["datasource"]["type"] == "prometheus" and "has waited so" not in panel["description"]:
+            for target in panel["targets"]:
+                expr = target["expr"]
+                for name, value in values.items():
+                    expr = expr.replace(name, value)
+                found[f"{panel['title']} {target['refId']}"] = expr
+    return found
+
+
+def unanswered(server: Prometheus, queries: dict[str, str]) -> list[str]:
+    """Return the titles of the panels whose queries have found nothing until now."""
+    return [
+        title
+        for title, expr in queries.items()
+        if not any(series.finite for series in server.over(expr, SECONDS))
+    ]
+
+
+@pytest.mark.parametrize("uid", [time_of_threads.UID, profiles.UID])
+def test_each_query_is_answered(start_agent: StartAgent, promtool: str, tmp_path: Path, uid: str) -> None:
+    agent = start_agent(configurations()[uid])
+    queries = asked(uid)
+    assert len(queries) > 3
+    job = {"job_name": "kernel", "static_configs": [{"targets": [agent.address.removeprefix("http://")]}]}
+    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
+    binary = Path(promtool).with_name("prometheus")
+    with subprocess.Popen([sys.executable, "-c", LOAD]) as load:
+        try:
+            with prometheus(binary, tmp_path, config) as server:
+                with suppress(AssertionError):
+                    eventually(lambda: not unanswered(server, queries), 30, 1)
+                assert unanswered(server, queries) == []
+        finally:
+            load.kill()
