@@ -12,7 +12,7 @@ vm-packages := busybox-static file iproute2 kmod qemu-system-x86 udev
 # What a kernel of arm64 needs on a machine with another processor: an emulator, and a compiler for the page parser.
 arm-packages := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-system-arm
 # Programs that the kernel suite compares the agent with, and runs it under.
-suite-packages := $(vm-packages) bpftrace curl dmsetup dwarves e2fsprogs g++ libseccomp2 php8.2-cli postgresql-15 strace systemd util-linux xfsprogs trace-cmd
+suite-packages := $(vm-packages) bpftrace curl dmsetup dwarves e2fsprogs g++ jq libseccomp2 php8.2-cli postgresql-15 strace systemd util-linux xfsprogs trace-cmd
 # Programs that build the container image, and run it.
 image-packages := buildah catatonit podman runc
 # Programs that make a bare Debian, to install the agent in.

