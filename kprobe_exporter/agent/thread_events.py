@@ -63,6 +63,8 @@ def looked_up(config: Config) -> list[str]:
         found.append("stacks of programs")
     if any(probe.within is not None for probe in config.probes):
         found.append("containers to probe")
+    if any(attach.of_time for probe in config.probes for attach in probe.attach):
+        found.append("the time before a thread's first event")
     return found
 
 

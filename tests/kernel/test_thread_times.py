@@ -190,6 +190,7 @@ CLASSES = ("sleep", "poll", "pipe", "network")
 """Those in which the program is for its phases alone: it starts, and waits for its threads, in others."""
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_all_classes_add_up_to_the_threads(start_agent: StartAgent) -> None:
     """Also over a reload, which keeps the threads."""
     agent = start_agent(CONFIG.format(by=""), "--web.enable-lifecycle")

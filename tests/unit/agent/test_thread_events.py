@@ -40,6 +40,12 @@ def test_things_looked_up_in_proc(tmp_path: Path, probes: tuple[str, ...], found
     assert looked_up(config(tmp_path, *probes)) == found
 
 
+def test_time_of_threads_begins_with_proc(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("time: {by: [exe]}")
+    assert looked_up(load([file], DECODERS)) == ["exe", "the time before a thread's first event"]
+
+
 def test_unknown_ids_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
