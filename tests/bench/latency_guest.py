@@ -23,6 +23,7 @@ from tests.bench.bursts import Bursts
 from tests.bench.checks import Missed, require_all_told, saw_all
 from tests.bench.probes import INSTANCE, configured
 from tests.support.system_calls import function
+from tests.vm.kernels import HIST
 
 SYSTEM_CALL = "getppid"
 FUNCTION = function(SYSTEM_CALL)
@@ -37,6 +38,7 @@ probes:
     help: Calls.
     limit: none
     attach: %s
+    aggregate: %s
 """
 CALL_PROBE = f"call:sys_{SYSTEM_CALL}"
 PAIR_PROBE = (
@@ -54,8 +56,8 @@ BPF_PAIR_PROGRAM = MAPS.format(
 )
 
 NOTHING = "no probe"
-CALL, BPF_CALL = "call", "bpftrace call"
-PAIR, BPF_PAIR = "pair", "bpftrace pair"
+CALL, KERNEL_CALL, BPF_CALL = "call", "kernel call", "bpftrace call"
+PAIR, KERNEL_PAIR, BPF_PAIR = "pair", "kernel pair", "bpftrace pair"
 
 Between = Callable[[], object] | None
 """What is waited for after a burst, if anything."""
@@ -94,30 +96,36 @@ def measure() -> dict[str, Any]:
 
 def variants(calls: Bursts, found: Found) -> Mapping[str, Callable[[], AbstractContextManager[Between]]]:
     """How each probe is put in for a while, by name."""
-    return {
+    every: dict[str, Callable[[], AbstractContextManager[Between]]] = {
         NOTHING: nullcontext,
-        CALL: partial(joined, CALL_PROBE, calls, found),
+        CALL: partial(joined, CALL_PROBE, "events", calls, found),
+        KERNEL_CALL: partial(joined, CALL_PROBE, "kernel", calls, Found()),
         BPF_CALL: partial(mapped, BPF_CALL_PROGRAM),
-        PAIR: partial(joined, PAIR_PROBE, calls, found),
+        PAIR: partial(joined, PAIR_PROBE, "events", calls, found),
+        KERNEL_PAIR: partial(joined, PAIR_PROBE, "kernel", calls, Found()),
         BPF_PAIR: partial(mapped, BPF_PAIR_PROGRAM),
     }
+    with mounted(None) as root:
+        there = (root / HIST).exists()
+    return {name: probe for name, probe in every.items() if there or name not in (KERNEL_CALL, KERNEL_PAIR)}
 
 
 @contextmanager
-def joined(attach: str, calls: Bursts, found: Found) -> Iterator[Between]:
-    """An agent that reads, and joins what it read. A burst is over once it has read all of it."""
-    before = calls.made
-    with mounted(None) as root, Agent(configured(AGENT % attach), MountedTracefs(root), Shutdown()) as agent:
+def joined(attach: str, aggregate: str, calls: Bursts, found: Found) -> Iterator[Between]:
+    """An agent that reads, and joins what it read; or has the kernel join it. A burst is over once it has
+    read all of it."""
+    before, config = calls.made, configured(AGENT % (attach, aggregate))
+    with mounted(None) as root, Agent(config, MountedTracefs(root), Shutdown()) as agent:
         agent.start()
         if down := agent.ready():
             raise Missed(down)
-        yield agent.snapshot
+        yield agent.snapshot if aggregate == "events" else None
         time.sleep(MAX_AGE)  # the kernel's counts are no older then
         snapshot = agent.snapshot()
     made = calls.made - before
     [probe] = snapshot.probes
-    if probe.state != "up":
-        raise Missed(f"the probe is {probe.state}")
+    if (probe.state, probe.plan) != ("up", aggregate):
+        raise Missed(f"the probe is {probe.state}, by {probe.plan}")
     saw_all(probe.hits or 0, made)
     durations = min(made, total(snapshot, "kprobe_duration_seconds"))
     told = total(snapshot, "kprobe_exporter_events_lost_total")

@@ -8,7 +8,17 @@ from typing import Any
 
 from tests.bench import latency_guest
 from tests.bench.guest import EMULATED, in_each_kernel
-from tests.bench.latency_guest import BPF_CALL, BPF_PAIR, BURST, BURSTS, CALL, PAIR, Found
+from tests.bench.latency_guest import (
+    BPF_CALL,
+    BPF_PAIR,
+    BURST,
+    BURSTS,
+    CALL,
+    KERNEL_CALL,
+    KERNEL_PAIR,
+    PAIR,
+    Found,
+)
 from tests.bench.overhead_guest import (
     BARE_EVENT,
     BPF_COUNT,
@@ -80,8 +90,10 @@ SHOWN = {
 BASE = "none: the call itself"
 DURATIONS = {
     CALL: ("plan events, a call's duration (`call:`, two events)", BPF_CALL),
+    KERNEL_CALL: ("plan kernel, a call's duration (two hist triggers, a synthetic event)", BPF_CALL),
     BPF_CALL: ("bpftrace `kprobe: @s[tid]`, `kretprobe: @ = hist(…)`", BPF_CALL),
     PAIR: ("plan events, a pair of tracepoints with the key tid", BPF_PAIR),
+    KERNEL_PAIR: ("plan kernel, a pair of tracepoints with the key tid", BPF_PAIR),
     BPF_PAIR: ("bpftrace with these maps on both tracepoints", BPF_PAIR),
 }
 DURATIONS_BASE = "none: the call itself, in bursts"

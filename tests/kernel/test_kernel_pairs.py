@@ -1,7 +1,9 @@
 """Calls and pairs that the kernel joins: the same numbers as the agent's, and losses are told."""
 
 import os
+import re
 import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,12 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
+from kprobe_exporter.model.pairs import OPEN_ROWS
+from tests.bench.bpftrace import LIVE, SAYS_SO
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
+from tests.support.bpftrace_process import end
 from tests.support.joined_calls import SLEEPS, lost, nap, nested_epolls
 from tests.support.kernel_ids import kernel_tid
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.vm.kernels import HIST
 
 pytestmark = pytest.mark.needs("kprobe_events")
@@ -26,6 +31,15 @@ STEPS = "{linear: {start: 0.05, width: 0.05, count: 40}}"
 
 BOTH = "{comm: comm, result: return}"
 """Labels of the first event and of the last."""
+
+CALLS = 20_000
+"""More than a buffer of 64 KiB a CPU holds events of."""
+
+BEYOND = 500
+"""First events that find the table of open calls full."""
+
+POWERS = range(20, 33, 2)
+"""Bounds of durations, as powers of two of nanoseconds: from 1 ms to 4.3 s."""
 
 PLAN = "kernel" if has(HIST) else "events"
 
@@ -198,3 +212,91 @@ def test_the_agent_says_if_it_joins_instead(start_agent: StartAgent, other: Thre
     assert plans(agent) == {"sleep": PLAN}
     said = "the probe 'sleep': the time between its two events is measured; this kernel does not join events"
     assert agent.output().count(said) == (0 if has(HIST) else 1)
+
+
+@pytest.mark.needs(HIST)
+def test_a_reader_that_is_stopped_loses_nothing(start_agent: StartAgent, other: ThreadPoolExecutor) -> None:
+    """More pairs than a buffer would hold, while the agent does not run: each is counted."""
+    tid = other.submit(kernel_tid).result()
+    agent = start_agent(f"""
+global: {{buffer_size: 64KiB}}
+probes:
+  - {{name: sums, attach: "syscall:getppid", aggregate: kernel, filter: "tid == {tid}", limit: none}}
+  - {{name: read, attach: "syscall:getppid", aggregate: events, filter: "tid == {tid}", limit: none}}
+""")
+
+    def work() -> None:
+        for _ in range(CALLS):
+            os.getppid()
+
+    agent.signal(signal.SIGSTOP)
+    other.submit(work).result()
+    agent.signal(signal.SIGCONT)
+    metrics = counted(agent, sums=CALLS)
+    assert metrics.value("kprobe_duration_seconds_count", probe="sums") == CALLS
+    assert metrics.value("kprobe_duration_seconds_count", probe="read") < CALLS / 2
+    assert metrics.value("kprobe_exporter_events_lost_total", reason="overrun") > CALLS
+
+
+@pytest.mark.needs(HIST)
+def test_a_full_table_of_open_calls_is_told(start_agent: StartAgent, other: ThreadPoolExecutor) -> None:
+    """Each first event has a key of its own, and no end: what finds no row is lost as such."""
+    only = f"common_pid == {other.submit(kernel_tid).result()}"
+    agent = start_agent(f"""
+probes:
+  - name: full
+    attach:
+      pair:
+        from: {{to: "tracepoint:syscalls:sys_enter_lseek", fetch: {{place: offset}}, filter: "{only}"}}
+        to: {{to: "tracepoint:syscalls:sys_enter_ftruncate", fetch: {{place: length}}}}
+        key: place
+    aggregate: kernel
+    limit: none
+""")
+
+    def work() -> None:
+        with open("/dev/zero", "rb") as file:
+            for place in range(OPEN_ROWS + BEYOND):
+                os.lseek(file.fileno(), place, os.SEEK_SET)
+
+    other.submit(work).result()
+    eventually(lambda: lost(agent).get("table_full", 0) == BEYOND, pause=1)
+    eventually(lambda: "its table of open calls is full, and begins anew" in agent.output())
+    assert lost(agent) == {"table_full": BEYOND}
+
+
+def test_buckets_are_those_of_bpftrace(
+    start_agent: StartAgent, other: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    tid = other.submit(kernel_tid).result()
+    agent = start_agent(f"""
+probes:
+  - name: naps
+    attach: syscall:clock_nanosleep
+    aggregate: kernel
+    filter: "tid == {tid}"
+    duration_buckets: [{", ".join(str(2**power / 1e9) for power in POWERS)}]
+""")
+    call = "tracepoint:syscalls:sys_{}_clock_nanosleep"
+    program = f"""
+{call.format("enter")} /tid == {tid}/ {{ @begun = nsecs; }}
+{call.format("exit")} /@begun/ {{ @took = hist(nsecs - @begun); @begun = 0; }}
+{SAYS_SO}"""
+    log = tmp_path / "bpftrace.log"
+    with log.open("w") as out, subprocess.Popen(["bpftrace", "-e", program], stdout=out) as tool:
+        try:
+            eventually(lambda: LIVE in log.read_text(), 30)
+            naps = list(other.map(nap, [0.011] * 3 + [0.15] * 4 + [0.7] * 2))
+        finally:
+            end(tool, patience(30))
+    rows = re.findall(r"^\[(\d+)([KMG]?), .*\)\s+(\d+) \|", log.read_text(), re.MULTILINE)
+    theirs = {int(low) << 10 * " KMG".index(unit or " "): int(count) for low, unit, count in rows}
+    metrics = counted(agent, naps=len(naps))
+    below = [
+        metrics.value("kprobe_duration_seconds_bucket", probe="naps", le=str(2**power / 1e9))
+        for power in POWERS
+    ]
+    assert below == [sum(count for low, count in theirs.items() if low < 2**power) for power in POWERS], (
+        theirs
+    )
+    assert below[-1] == len(naps) == sum(theirs.values())
