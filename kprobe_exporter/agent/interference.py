@@ -171,6 +171,7 @@ class Interference:
             repairs += self._waiting(probes, now)
             repairs += self._modules_of(probes)
             repairs += self._full(probes, now)
+            repairs += self._broken_pairs(probes, now)
             for name, part in self._next(probes):
                 if all(repair.probe != name for repair in repairs):
                     repairs += self._examine(name, part, now)
@@ -305,6 +306,14 @@ class Interference:
                 self._renewed[probe.name] = now
                 log.info("the probe '%s': its table of open calls is full, and begins anew", probe.name)
                 yield Repair(probe.name, "replace")
+
+    def _broken_pairs(self, probes: Iterable[ProbeState], now: float) -> Iterator[Repair]:
+        """Yield repairs of pairs of which a trigger was removed: the kernel joins none any more."""
+        for probe in probes:
+            pair = probe.attached.pair if probe.attached is not None and probe.state == "up" else None
+            with suppress(OSError):
+                if pair is not None and not pair.are_whole():
+                    yield self._repair(probe.name, "probe_disabled", "replace", now)
 
     def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:
         """Note whether the fault holds; log its begin and end, the end of REPAIRED ones at debug level."""

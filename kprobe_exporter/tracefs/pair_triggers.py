@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 READ_SHARE = 100
 """A table of open calls is read again after so many times the time that it took."""
 
+SHOWN = "show_event_triggers"
+"""In an instance, the triggers of all events (since Linux 7.0)."""
+
 TOTALS = re.compile(rb"\nTotals:\n    Hits: (\d{1,20})\n    Entries: (\d{1,20})\n    Dropped: (\d{1,20})\n")
 
 
@@ -78,6 +81,20 @@ class PairTriggers:
             part, trigger = self._attached.pop()
             with suppress(OSError):
                 self.instance.write(f"events/{part.system}/{part.event}/trigger", f"!{trigger}")
+
+    def are_whole(self) -> bool:
+        """Return whether the kernel shows both triggers, which another process may have removed.
+
+        Raises OSError.
+        """
+        try:
+            text = self.instance.read(SHOWN)
+        except FileNotFoundError:
+            text = b"".join(
+                self.instance.read(f"events/{part.system}/{part.event}/trigger")
+                for part in (self._begin, self._end)
+            )
+        return self._variable in text and b":d%d=" % self._number in text
 
     def undefine(self) -> None:
         """Delete the synthetic event, whose triggers are off. Never raises."""

@@ -191,6 +191,33 @@ def test_two_probes_at_one_function_and_a_reload(
 
 
 @pytest.mark.needs(HIST)
+def test_a_trigger_that_another_process_removes_comes_back(
+    start_agent: StartAgent, other: ThreadPoolExecutor, tracefs: Path
+) -> None:
+    """The numbers go on, and what another probe has is left alone."""
+    agent = start_agent("""
+probes:
+  - {name: sleep, attach: "call:hrtimer_nanosleep", aggregate: kernel}
+  - {name: ppid, attach: "syscall:getppid", aggregate: kernel}
+""")
+    other.submit(nap, 0.01).result()
+    before = counted(agent, sleep=1).value("kprobe_duration_seconds_count", probe="sleep")
+    events = tracefs / "instances/kprobe_exporter.pairs/events/kprobe_exporter"
+    [(file, trigger)] = [
+        (file, line)
+        for file in events.glob("sleep*/trigger")
+        for line in file.read_text().splitlines()
+        if "onmatch" in line
+    ]
+    file.write_text(f"!{trigger.partition(' [')[0]}")
+    eventually(lambda: "onmatch" in file.read_text() if file.exists() else False, pause=0.2)
+    eventually(lambda: "the probe 'sleep': another process disabled it" in agent.output())
+    assert "the probe 'ppid': another process" not in agent.output()
+    other.submit(nap, 0.01).result()
+    counted(agent, sleep=int(before) + 1)
+
+
+@pytest.mark.needs(HIST)
 def test_a_killed_agent_leaves_nothing_after_cleanup(start_agent: StartAgent, tracefs: Path) -> None:
     agent = start_agent("""
 probes:

@@ -361,6 +361,17 @@ def test_a_pair_with_a_full_table_begins_anew_at_most_every_ten_minutes(machine:
     assert [*interference._full([probe], 6.0 + RENEWED)] == [Repair("p", "replace")]
 
 
+def test_pair_without_a_trigger_begins_anew(machine: Watched) -> None:
+    pair = SimpleNamespace(are_whole=lambda: True)
+    probe: Any = SimpleNamespace(name="p", state="up", attached=SimpleNamespace(pair=pair))
+    interference = Interference(machine.instance, lambda name: None)
+    assert [*interference._broken_pairs([probe], 5.0)] == []
+    pair.are_whole = lambda: False
+    repairs = [*interference._broken_pairs([probe], 6.0)]
+    assert repairs == [Repair("p", "replace")]
+    assert [one.action for n in range(7, 10) for one in interference._broken_pairs([probe], n)][-1] == "leave"
+
+
 def test_recording_that_was_changed_is_repaired(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
     one = "{name: slow, probes: [open]}"
     machine.head = f"record: {{directory: {machine.config.parent}/files, recordings: [{one}]}}\n"

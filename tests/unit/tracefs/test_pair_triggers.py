@@ -73,6 +73,22 @@ def test_the_first_event_is_attached_first_and_removed_last(kernel: Kernel) -> N
     assert kernel.written == [(end, f"!{closing}"), (begin, f"!{opening}")]
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_trigger_that_is_not_there_is_noticed(kernel: Kernel, at_once: bool) -> None:
+    """Of Linux 7.0 one file shows all triggers."""
+    made, _ = pair(kernel)
+    opening = b"hist:keys=stack_pointer:vals=hitcount:t1=common_timestamp:sort=hitcount:size=128 [active]\n"
+    closing = b"hist:keys=stack_pointer-8:vals=hitcount:d1=common_timestamp-$t1:sort=hitcount [active]\n"
+    other = opening.replace(b"t1=", b"t11=")
+    begin, end = (f"{PAIRS}/events/g/{name}/trigger" for name in "be")
+    for shown, whole in (((opening, closing), True), ((other, closing), False), ((opening, b""), False)):
+        if at_once:
+            kernel.files[f"{PAIRS}/show_event_triggers"] = b"".join(shown)
+        else:
+            kernel.files[begin], kernel.files[end] = shown
+        assert made.are_whole() == whole
+
+
 def test_the_duration_less_one_is_made_of_the_same_time(kernel: Kernel) -> None:
     made, _ = pair(kernel, less=True)
     made.define()
