@@ -8,7 +8,7 @@ May import btf, config, elf, errors, grammar and model.
 
 from kprobe_exporter.plan.joined import JoinedSpec
 from kprobe_exporter.plan.kernel import Kernel, recorded
-from kprobe_exporter.plan.metric import fields_used, metric_spec
+from kprobe_exporter.plan.metric import fields_used, metric_spec, worst_spec
 from kprobe_exporter.plan.probe import (
     Alternative,
     ProbePlan,
@@ -34,4 +34,5 @@ __all__ = [
     "recorded",
     "wants_symbols",
     "wants_tgid",
+    "worst_spec",
 ]

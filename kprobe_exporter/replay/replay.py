@@ -17,7 +17,7 @@ from kprobe_exporter.model.records import Layout
 from kprobe_exporter.model.snapshot import Family, HistogramValue, KernelCounts, Snapshot
 from kprobe_exporter.model.specs import ProbeMetrics
 from kprobe_exporter.model.values import ReturnType
-from kprobe_exporter.plan import metric_spec
+from kprobe_exporter.plan import metric_spec, worst_spec
 from kprobe_exporter.replay.parser import SavedBatch, SavedParser
 
 OWN = tuple(
@@ -65,7 +65,10 @@ class Replay:
             returns = next((a.returns for a in probe.attach if a.returns is not None), None)
             specs = tuple(metric_spec(metric, self._namespace, DECODERS) for metric in probe.metrics)
             self._returns[probe.name] = returns
-            self._aggregator.declare(ProbeMetrics(probe.name, specs, probe.return_buckets, returns))
+            worst = worst_spec(probe, DECODERS)
+            self._aggregator.declare(
+                ProbeMetrics(probe.name, specs, probe.return_buckets, returns, worst=worst)
+            )
         self._configured = frozenset(self._returns)
 
     def feed(self, data: bytes) -> None:

@@ -41,3 +41,15 @@ def test_no_name_steers_a_terminal(tmp_path: Path, attack: bytes) -> None:
     assert "kprobe_opens_total{" in metrics
     assert metrics.replace("\n", "").isprintable()
     assert shown(run.summary).replace("\n", "").isprintable()
+
+
+def test_largest_value_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "probes: [{name: made, attach: 'kretprobe:f', returns: int, worst: {by: return, keep: [comm]}}]"
+    )
+    replay = Replay(load([path], DECODERS))
+    for value in (3, 11, -2, 7):
+        replay.feed(b"  cat-7  [000] d..2.  1.000000: made: (sys_open+0x1/0x2 <- f) ret=%d\n" % value)
+    replay.finish()
+    assert b'kprobe_worst_value{by="return",probe="made"} 11.0\n' in replay.metrics()
