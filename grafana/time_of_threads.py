@@ -18,7 +18,11 @@ CLASSES = {
     "running": ("Running", "Threads that have a CPU."),
     "waiting_for_cpu": (
         "Waiting for a CPU",
-        "Threads that could run, also where a quota is used up.",
+        "Threads that could run, also where a quota is used up, unless `classes` has `throttled`.",
+    ),
+    "throttled": (
+        "Held back by a quota",
+        "Threads that could run, but whose cgroup has used up its CPU time. Needs `classes: [throttled]`.",
     ),
     "block_io": (
         "Waiting for disks",
@@ -28,7 +32,8 @@ CLASSES = {
     "network": ("Waiting for sockets", "Threads in a system call of a socket."),
     "reclaim|page_fault": (
         "Waiting for memory",
-        "Threads that sleep in a page fault, or to make room.",
+        "Threads that sleep in a page fault, or to make room; with `classes: [reclaim]` also those that run"
+        " to make room.",
     ),
 }
 

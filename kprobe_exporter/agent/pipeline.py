@@ -382,5 +382,6 @@ def _times_of(flows: Iterable[_Flow]) -> tuple[TimeTallies | None, ThreadTimesPl
         if flow.times is not None and flow.attached.joined is not None:
             by_cgroup = any(label.first in BY_THREAD for label in flow.times)
             plan = times_plan(flow.attached.joined, frozenset(("all",)), by_cgroup=by_cgroup)
-            return TimeTallies(flow.attached.joined, flow.times), plan
+            files = ThreadFiles(host_proc(), class_of_seen)
+            return TimeTallies(flow.attached.joined, flow.times, files.cgroup), plan
     return None, None

@@ -14,8 +14,20 @@ TABLE = Path(__file__).with_name("stack_classes.txt")
 RUNNING, WAITING = "running", "waiting_for_cpu"
 """The classes of a thread that has a CPU, and of one that could run and has none."""
 
+RECLAIM, THROTTLED = "reclaim", "throttled"
+"""The class of a thread that makes room in memory, and of one that waits as its cgroup has no quota left."""
+
 OTHER, UNACCOUNTED = "other", "unaccounted"
 """The classes of a stack that no function of the table is in, and of time about which too little is known."""
+
+OF_STATE: Mapping[ThreadState, str] = {
+    ThreadState.RUNNING: RUNNING,
+    ThreadState.WAITING: WAITING,
+    ThreadState.UNKNOWN: UNACCOUNTED,
+    ThreadState.RECLAIMING: RECLAIM,
+    ThreadState.THROTTLED: THROTTLED,
+}
+"""The classes of threads that do not sleep."""
 
 SOMETIMES = "-"
 """Follows the name of a function that a kernel may lack, because it is built without it or inlines it."""
@@ -70,12 +82,8 @@ def class_of_seen(stack: Stack) -> str:
 
 def class_of(part: ThreadTime) -> str:
     """Return the class of a part of a thread's time."""
-    if part.state is ThreadState.RUNNING:
-        return RUNNING
-    if part.state is ThreadState.WAITING:
-        return WAITING
-    if part.state is ThreadState.UNKNOWN:
-        return UNACCOUNTED
+    if part.state is not ThreadState.ASLEEP:
+        return OF_STATE[part.state]
     if part.stack is None:
         return part.reason or UNACCOUNTED
     return stack_class(cut(part.stack))

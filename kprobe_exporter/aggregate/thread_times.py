@@ -1,6 +1,7 @@
 """Makes the parts of threads' time the sums of a probe's metrics."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kprobe_exporter.aggregate.stack_classes import UNACCOUNTED, class_of
 from kprobe_exporter.aggregate.stack_counts import cut
@@ -8,6 +9,10 @@ from kprobe_exporter.model.aggregation import Tally
 from kprobe_exporter.model.records import Batch, Join
 from kprobe_exporter.model.specs import LabelSpec
 from kprobe_exporter.model.stacks import StackTally, Weight
+from kprobe_exporter.model.thread_times import ThreadState, ThreadTime
+
+CgroupOf = Callable[[int], bytes]
+"""Return the path of a thread's cgroup, below which the kernel gives CPU time; empty if it is unknown."""
 
 
 class TimeTallies:
@@ -18,14 +23,15 @@ class TimeTallies:
     the events that begin or end a part.
     """
 
-    def __init__(self, join: Join, labels: Sequence[LabelSpec]) -> None:
+    def __init__(self, join: Join, labels: Sequence[LabelSpec], cgroup_of: CgroupOf) -> None:
         self._layout_id = join.layout.layout_id
         self._begins, self._end = [one.layout_id for one in join.begins], join.end.layout_id
         self._by_thread = [label.field == "tid" for label in labels]
+        self._cgroup_of = cgroup_of
 
     def take(self, batch: Batch) -> None:
         """Replace the parts of a batch by tallies."""
-        for part in batch.thread_times:
+        for part in own_parts(batch.thread_times, self._cgroup_of):
             class_ = class_of(part)
             key = tuple(part.tid if by_thread else class_.encode() for by_thread in self._by_thread)
             made = [Tally(self._layout_id, 0, key, 1, part.nanoseconds)]
@@ -40,3 +46,44 @@ class TimeTallies:
         batch.arrived.pop(self._end, None)
         if begun:
             batch.begun[self._layout_id] = batch.begun.get(self._layout_id, 0) + begun
+
+
+def own_parts(parts: Iterable[ThreadTime], cgroup_of: CgroupOf) -> Iterator[ThreadTime]:
+    """Yield the parts of threads' time, so that they add up to it.
+
+    Of the throttled cgroups only the thread's own counts: the deepest on its path, as the kernel throttles
+    all below one that it throttles. This part of its wait is no longer a wait for a CPU.
+    """
+    found: dict[int, tuple[int, ThreadTime]] = {}
+    paths: dict[int, bytes] = {}
+    others: list[ThreadTime] = []
+    for part in parts:
+        if part.state is not ThreadState.THROTTLED:
+            others.append(part)
+            continue
+        if part.tid not in paths:
+            paths[part.tid] = cgroup_of(part.tid)
+        level = level_within(paths[part.tid], part.cgroup)
+        if level > found.get(part.tid, (0, part))[0]:
+            found[part.tid] = level, part
+    throttled = Counter({tid: part.nanoseconds for tid, (_, part) in found.items()})
+    for part in others:
+        if part.state is ThreadState.WAITING and (taken := min(throttled[part.tid], part.nanoseconds)):
+            throttled[part.tid] -= taken
+            yield found[part.tid][1]._replace(nanoseconds=taken, moment=part.moment)
+            part = part._replace(nanoseconds=part.nanoseconds - taken)  # noqa: PLW2901
+        if part.nanoseconds:
+            yield part
+
+
+def level_within(path: bytes, cgroup: bytes) -> int:
+    """Return the level of the cgroup ``LEVEL:NAME`` if it is on a path, else 0.
+
+    In a cgroup namespace of its own the agent sees ``/../NAME`` of others, of which the level is unknown.
+    Then the last name counts.
+    """
+    text, _, name = cgroup.partition(b":")
+    names, level = path.split(b"/"), int(text)
+    if names[1:2] == [b".."]:
+        return level if names[-1] == name else 0
+    return level if level < len(names) and names[level] == name else 0

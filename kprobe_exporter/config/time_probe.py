@@ -1,11 +1,13 @@
 """``time``: its model, and the probe that it stands for, which adds up the time of threads by class."""
 
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from kprobe_exporter.config.fields import Limit, LimitModel, Strict, no_items, threshold
-from kprobe_exporter.config.model import Attach, Decode, Label, Metric, Probe, Stacks
+from kprobe_exporter.config.model import Attach, Decode, Label, Metric, Probe, Stacks, WrittenPath
+from kprobe_exporter.grammar.fetch import parse_fetch
 from kprobe_exporter.grammar.target import Kind, Target
 
 NAME, TOTAL, UNACCOUNTED_TOTAL = "time", "time_seconds_total", "time_unaccounted_seconds_total"
@@ -16,10 +18,14 @@ CLASS = "class"
 
 By: TypeAlias = Literal["cgroup", "container", "pod", "namespace", "exe", "uid"]
 
+Further: TypeAlias = Literal["reclaim", "throttled"]
 
-def _once(names: list[By]) -> list[By]:
+Name = TypeVar("Name")
+
+
+def _once(names: list[Name]) -> list[Name]:
     if len({*names}) < len(names):
-        raise ValueError("the same label is there twice: keep one")
+        raise ValueError("the same name is there twice: keep one")
     return names
 
 
@@ -28,12 +34,53 @@ class TimeModel(Strict):
 
     by: Annotated[list[By], Field(max_length=6), AfterValidator(_once)] = Field(default_factory=no_items)
     """Labels besides `class`, as `[pod]`; without them it is the time of the whole machine."""
+    classes: Annotated[list[Further], Field(max_length=2), AfterValidator(_once)] = Field(
+        default_factory=no_items
+    )
+    """Classes that need events of their own: `reclaim` then has threads that run to make room in memory, too,
+    and `throttled` those that wait because their cgroup has no quota left."""
     limit: Limit = LimitModel(cpu="1%")
     """If exceeded for some seconds, it is disabled, and tried again with growing pauses."""
 
 
 def _event(name: str, **fetch: str) -> Attach:
     return Attach(Target(Kind.TRACEPOINT, system="sched", event=name), fetch, None, None)
+
+
+def _reclaim(name: str) -> Attach:
+    return Attach(Target(Kind.TRACEPOINT, system="vmscan", event=name), {}, None, None)
+
+
+def _function(symbol: str, fetch: Mapping[str, str]) -> Attach:
+    """Return a function of the scheduler, and what is read of its arguments."""
+    found = {one: parse_fetch(text) for one, text in fetch.items()}
+    paths = {one: (WrittenPath(arg.body),) for one, arg in found.items() if arg.is_path}
+    bodies = {one: arg.body for one, arg in found.items()}
+    return Attach(Target(Kind.KPROBE, symbol=symbol), bodies, None, None, paths=paths)
+
+
+CGROUP = {"group": "$arg1:u64", "to": "(rq)$arg2->cpu"}
+
+FURTHER: Mapping[Further, tuple[Attach, ...]] = {
+    "reclaim": tuple(
+        _reclaim(f"mm_vmscan_{kind}_reclaim_{end}")
+        for kind in ("direct", "memcg")
+        for end in ("begin", "end")
+    ),
+    "throttled": (
+        _event("sched_migrate_task", task="pid", to="dest_cpu"),
+        _function(
+            "tg_throttle_down",
+            {
+                **CGROUP,
+                "level": "(task_group)$arg1->css.cgroup->level",
+                "name": "(task_group)$arg1->css.cgroup->kn->name",
+            },
+        ),
+        _function("tg_unthrottle_up", CGROUP),
+    ),
+}
+"""The events that further classes need."""
 
 
 def time_probe(model: TimeModel) -> Probe:
@@ -44,9 +91,10 @@ def time_probe(model: TimeModel) -> Probe:
     labels = tuple(Label(name, "tid", (Decode(name),)) for name in model.by)
     events = (
         _event("sched_switch", prev="prev_pid", next="next_pid", state="prev_state"),
-        _event("sched_waking", task="pid"),
-        _event("sched_wakeup", task="pid"),
-        _event("sched_wakeup_new", task="pid"),
+        _event("sched_waking", task="pid", to="target_cpu"),
+        _event("sched_wakeup", task="pid", to="target_cpu"),
+        *(event for name in model.classes for event in FURTHER[name]),
+        _event("sched_wakeup_new", task="pid", to="target_cpu"),
     )
     target = Target(Kind.PAIR, parts=tuple(one.target for one in events))
     attach = Attach(target, {}, None, None, begins=events[:-1], end=events[-1], of_time=True)

@@ -219,6 +219,11 @@ enum role {
     ROLE_SWITCHED,                  /* a CPU goes from one thread to another; from here on, for thread times */
     ROLE_WOKEN,                     /* a thread is woken */
     ROLE_BORN,                      /* a new thread waits for its first CPU */
+    ROLE_MIGRATED,                  /* a thread waits for another CPU */
+    ROLE_ENTERED,                   /* the current thread makes room in memory */
+    ROLE_LEFT,                      /* it goes on with its own work */
+    ROLE_THROTTLED,                 /* a CPU runs no thread of a cgroup whose quota is used up */
+    ROLE_UNTHROTTLED,               /* it may run them again */
     ROLE_CREATED,                   /* the current thread makes another one; from here on, also found records */
     ROLE_STARTED,                   /* a thread begins; from here on, events about threads */
     ROLE_EXECUTED,                  /* a thread executes another program */
@@ -238,10 +243,12 @@ struct join_role {
     uint32_t join;                  /* the index of the join; of a single record, that of its variant */
     int32_t variant;                /* which of the join's first halves, or of its steps, this is */
     int32_t only;                   /* a first half that fails this condition counts as no loss; or NO_NODE */
-    struct field_ref first;         /* the stack pointer, the child's id, the id before an exec, or a thread */
-    struct field_ref second;        /* the flags of clone(), or the thread that gets the CPU */
+    struct field_ref first;         /* the stack pointer, the child's id, the id before an exec, a thread, or a
+                                       cgroup's number */
+    struct field_ref second;        /* the flags of clone(), the thread that gets the CPU, or a CPU */
     uint32_t nkeys;
-    struct field_ref *keys;         /* the values by which a pair is joined; of a switch, prev_state */
+    struct field_ref *keys;         /* the values by which a pair is joined; of a switch, prev_state; of a cgroup
+                                       that is throttled, its level and its name */
     int32_t thread_key;             /* the index of the key that is the thread's id, or -1 */
 };
 
@@ -308,6 +315,8 @@ enum thread_state {
     THREAD_WAITING,                 /* it could run, and has none */
     THREAD_ASLEEP,
     THREAD_UNKNOWN,
+    THREAD_RECLAIMING,              /* it has a CPU, and makes room in memory */
+    THREAD_THROTTLED,               /* a part of THREAD_WAITING, in which a cgroup had no quota on that CPU */
     THREAD_STATES,                  /* their number */
 };
 
@@ -317,7 +326,10 @@ enum follow {                       /* bits: which threads are watched besides t
     FOLLOW_ALL = 4,                 /* all that an event names */
 };
 
-/* The pieces of time are records of a thread, whose FIELD_TID, FIELD_ELAPSED and FIELD_STACK are known. */
+/* The pieces of time are records of a thread, whose FIELD_TID, FIELD_ELAPSED and FIELD_STACK are known.
+ *
+ * A piece of THREAD_THROTTLED has "LEVEL:NAME" of the cgroup in place of a stack, behind STACK_HEAD bytes. The caller
+ * finds out whether the thread is in this cgroup. If so, the piece is to be taken off THREAD_WAITING. */
 struct times_plan {
     bool wanted;
     uint8_t follows;                /* enum follow */

@@ -6,7 +6,7 @@
  *                                  ROLE_AGAIN: as ROLE_END, and then as ROLE_BEGIN
  *                                  ROLE_SINGLE: tallies ─► export
  *                                  ROLE_STARTED, EXECUTED, EXITED: end halves            (thread_ends.c)
- *                                  ROLE_SWITCHED, WOKEN, CREATED, BORN: time of threads  (thread_times.c)
+ *                                  ROLE_SWITCHED to CREATED: the time of threads         (thread_times.c)
  *                                  ROLE_PLACED, MOVED: a new epoch of a thread's cgroup  (tally.h)
  *                                  ROLE_NONE: export what was added up when it was read
  *
@@ -133,6 +133,11 @@ static bool process_event(struct engine *engine, struct queued_event *event, int
     case ROLE_SWITCHED:
     case ROLE_WOKEN:
     case ROLE_BORN:
+    case ROLE_MIGRATED:
+    case ROLE_ENTERED:
+    case ROLE_LEFT:
+    case ROLE_THROTTLED:
+    case ROLE_UNTHROTTLED:
     case ROLE_CREATED:
         return engine->times == NULL || on_scheduler_event(engine, role, &record);
     case ROLE_PLACED:

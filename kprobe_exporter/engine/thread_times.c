@@ -7,41 +7,35 @@
  *     sched_switch away, in another state    THREAD_RUNNING             THREAD_ASLEEP, with the stack of the event
  *     sched_waking, or sched_wakeup          THREAD_ASLEEP              THREAD_WAITING
  *     sched_switch to it                     THREAD_WAITING             THREAD_RUNNING
+ *     mm_vmscan_…_reclaim_begin              THREAD_RUNNING             THREAD_RUNNING, as THREAD_RECLAIMING
+ *     mm_vmscan_…_reclaim_end                THREAD_RECLAIMING          THREAD_RUNNING
+ *     sched_migrate_task                     the state that it has      unchanged, for another CPU
  *     engine_cut_times()                     the state that it has      unchanged
  *
  * A piece whose two ends contradict each other is THREAD_UNKNOWN, and so is the time from a loss to the first event
  * after it. A thread that is watched has had no event: its first one tells what it did. One that leaves a CPU was
  * running, and one that gets a CPU was waiting, unless it was seen asleep before.
  *
+ * A wait for a CPU on which a cgroup was throttled is also a piece of THREAD_THROTTLED for this cgroup, which may be
+ * that of the thread (throttles.h).
+ *
  * Each piece is a record for the group of its state (engine_plan.times): it has the thread, nanoseconds, and
- * the stack of a sleep. Threads are found by a hash table of lists. */
+ * the stack of a sleep. */
 #include <stdlib.h>
 
 #include "state.h"
+#include "thread_table.h"
+#include "throttles.h"
 
 enum {
     ENDED = 0x10 | 0x20,            /* EXIT_DEAD, EXIT_ZOMBIE (include/linux/sched.h): it has left its CPU for good */
     ASLEEP = 0xFF,                  /* all states but R, which is 0; one that was preempted has 0x100 */
     CLONE_THREAD = 0x10000,         /* include/uapi/linux/sched.h */
-    MAX_THREADS = 1 << 17,          /* beyond it, new threads are not watched: an end that was lost leaves one */
-};
-
-struct thread_time {
-    struct thread_time *next;       /* in its slot */
-    int32_t tid;
-    uint8_t state;                  /* enum thread_state */
-    bool watched;                   /* it has had no event; `state` is the one in which it was seen */
-    uint64_t seen;                  /* when it was, if it is watched */
-    uint64_t since;                 /* the end of its last piece */
-    uint8_t *stack;                 /* of a thread that is asleep: STACK_HEAD and the stack */
-    uint32_t stack_length;          /* bytes; 0 without */
-    uint32_t stack_room;
 };
 
 struct thread_times {
-    struct thread_time **slots;
-    uint32_t nslots;                /* a power of two */
-    uint32_t nthreads;
+    struct thread_table table;
+    struct throttles *throttles;
     uint64_t reached;               /* all events up to then were processed */
     uint64_t loss_start;            /* of the losses that were not applied yet; NEVER without */
     uint64_t loss_end;
@@ -54,12 +48,11 @@ struct thread_times *new_thread_times(void)
 
     if (times == NULL)
         return NULL;
-    times->nslots = 1 << 10;
     times->loss_start = NEVER;
-    times->slots = calloc(times->nslots, sizeof(*times->slots));
-    if (times->slots != NULL)
+    times->throttles = new_throttles();
+    if (make_thread_table(&times->table) && times->throttles != NULL)
         return times;
-    free(times);
+    free_thread_times(times);
     return NULL;
 }
 
@@ -67,88 +60,9 @@ void free_thread_times(struct thread_times *times)
 {
     if (times == NULL)
         return;
-    for (uint32_t i = 0; i < times->nslots; i++) {
-        while (times->slots[i] != NULL) {
-            struct thread_time *thread = times->slots[i];
-
-            times->slots[i] = thread->next;
-            free(thread->stack);
-            free(thread);
-        }
-    }
-    free(times->slots);
+    free_thread_table(&times->table);
+    free_throttles(times->throttles);
     free(times);
-}
-
-/* Return the link to a thread, at the end of its list if it is unknown. Ids are consecutive, so they need no hash. */
-static struct thread_time **find_thread(const struct thread_times *times, int32_t tid)
-{
-    struct thread_time **link = &times->slots[(uint32_t)tid & (times->nslots - 1)];
-
-    while (*link != NULL && (*link)->tid != tid)
-        link = &(*link)->next;
-    return link;
-}
-
-/* Double the number of slots; false without memory. */
-static bool grow(struct thread_times *times)
-{
-    struct thread_time **before = times->slots;
-    uint32_t nbefore = times->nslots;
-    struct thread_time **slots = calloc(2 * (size_t)nbefore, sizeof(*slots));
-
-    if (slots == NULL)
-        return false;
-    times->slots = slots;
-    times->nslots = 2 * nbefore;
-    for (uint32_t i = 0; i < nbefore; i++) {
-        struct thread_time *thread = before[i];
-
-        while (thread != NULL) {
-            struct thread_time *next = thread->next, **link = find_thread(times, thread->tid);
-
-            thread->next = NULL;
-            *link = thread;
-            thread = next;
-        }
-    }
-    free(before);
-    return true;
-}
-
-/* Find a thread, or add it; NULL without memory, or if there are too many. */
-static struct thread_time *add_thread(struct thread_times *times, int32_t tid, uint64_t since)
-{
-    struct thread_time **link = find_thread(times, tid), *thread = *link;
-
-    if (thread != NULL || times->nthreads == MAX_THREADS)
-        return thread;
-    if (times->nthreads == times->nslots) {
-        if (!grow(times))
-            return NULL;
-        link = find_thread(times, tid);
-    }
-    thread = calloc(1, sizeof(*thread));
-    if (thread == NULL)
-        return NULL;
-    thread->tid = tid;
-    thread->state = THREAD_UNKNOWN;
-    thread->since = since;
-    *link = thread;
-    times->nthreads++;
-    return thread;
-}
-
-static void remove_thread(struct thread_times *times, int32_t tid)
-{
-    struct thread_time **link = find_thread(times, tid), *thread = *link;
-
-    if (thread == NULL)
-        return;
-    *link = thread->next;
-    times->nthreads--;
-    free(thread->stack);
-    free(thread);
 }
 
 /* Keep the stack in which a thread sleeps; false without memory. */
@@ -168,8 +82,10 @@ static bool keep_stack(struct thread_time *thread, const uint8_t *stack, uint32_
     return true;
 }
 
-/* Add a piece of a thread's time, from the end of the last one; false without memory. */
-static bool add_piece(struct engine *engine, struct thread_time *thread, uint64_t until, enum thread_state state)
+/* Add a record of a piece of a thread's time to the group of a state; false without memory. */
+static bool add_record(
+    struct engine *engine, const struct thread_time *thread, uint64_t until, enum thread_state state,
+    uint64_t elapsed, const uint8_t *stack, uint32_t stack_length)
 {
     static const uint8_t nothing[16];
     const struct record end = {.start = nothing, .length = sizeof(nothing), .tid = thread->tid, .time = until};
@@ -180,15 +96,45 @@ static bool add_piece(struct engine *engine, struct thread_time *thread, uint64_
         .time = thread->since,
         .plan = engine->plan,
         .second = &end,
-        .elapsed = until - thread->since,
-        .stack = state == THREAD_ASLEEP && thread->stack_length ? thread->stack : NULL,
-        .stack_length = state == THREAD_ASLEEP ? thread->stack_length : 0,
+        .elapsed = elapsed,
+        .stack = stack_length ? stack : NULL,
+        .stack_length = stack_length,
     };
+
+    return add_to_groups(engine, engine->plan->times.first_group + state, 1, &piece);
+}
+
+/* Add the parts of a wait in which cgroups were throttled on its CPU; false without memory. */
+static bool add_throttled(struct engine *engine, const struct thread_time *thread, uint64_t until)
+{
+    const struct throttle *one = first_throttle(engine->times->throttles, thread->cpu);
+
+    for (; one != NULL; one = next_throttle(one)) {
+        uint64_t elapsed = throttled_within(one, thread->since, until);
+        uint32_t length;
+        const uint8_t *name = throttle_name(one, &length);
+
+        if (elapsed && !add_record(engine, thread, until, THREAD_THROTTLED, elapsed, name, length))
+            return false;
+    }
+    return true;
+}
+
+/* Add a piece of a thread's time, from the end of the last one; false without memory. */
+static bool add_piece(struct engine *engine, struct thread_time *thread, uint64_t until, enum thread_state state)
+{
+    bool done;
 
     if (until <= thread->since)
         return true;
+    if (state == THREAD_RUNNING && thread->reclaims)
+        state = THREAD_RECLAIMING;
+    done = state != THREAD_WAITING || add_throttled(engine, thread, until);
+    done = done && add_record(
+        engine, thread, until, state, until - thread->since, thread->stack,
+        state == THREAD_ASLEEP ? thread->stack_length : 0);
     thread->since = until;
-    return add_to_groups(engine, engine->plan->times.first_group + state, 1, &piece);
+    return done;
 }
 
 /* End the piece before an event. */
@@ -203,8 +149,8 @@ static bool cut(struct engine *engine, uint64_t until)
 {
     struct thread_times *times = engine->times;
 
-    for (uint32_t i = 0; i < times->nslots; i++)
-        for (struct thread_time *thread = times->slots[i]; thread != NULL; thread = thread->next) {
+    for (uint32_t i = 0; i < times->table.nslots; i++)
+        for (struct thread_time *thread = times->table.slots[i]; thread != NULL; thread = thread->next) {
             enum thread_state state = thread->state;
 
             if (state == THREAD_ASLEEP)
@@ -212,6 +158,7 @@ static bool cut(struct engine *engine, uint64_t until)
             if (!add_piece(engine, thread, until, thread->watched ? THREAD_UNKNOWN : state))
                 return false;
         }
+    expire_throttles(times->throttles, until);
     return true;
 }
 
@@ -232,11 +179,13 @@ static bool apply_time_losses(struct engine *engine, uint64_t now)
         return true;
     if (!cut(engine, times->loss_start))
         return false;
-    for (uint32_t i = 0; i < times->nslots; i++)
-        for (struct thread_time *thread = times->slots[i]; thread != NULL; thread = thread->next) {
+    for (uint32_t i = 0; i < times->table.nslots; i++)
+        for (struct thread_time *thread = times->table.slots[i]; thread != NULL; thread = thread->next) {
             thread->state = THREAD_UNKNOWN;
             thread->watched = false;
+            thread->reclaims = false;
         }
+    forget_throttles(times->throttles);
     if (times->loss_end > times->broken_until)
         times->broken_until = times->loss_end;
     times->loss_start = NEVER;
@@ -260,12 +209,13 @@ static bool switch_away(
     if (!end_piece(engine, thread, record->time, ran ? THREAD_RUNNING : THREAD_UNKNOWN))
         return false;
     if (state & ENDED) {
-        remove_thread(engine->times, thread->tid);
+        remove_thread(&engine->times->table, thread->tid);
         *of = NULL;
         return true;
     }
     if (!(state & ASLEEP)) {
         thread->state = THREAD_WAITING;
+        thread->cpu = record->cpu;
         return true;
     }
     thread->state = THREAD_ASLEEP;
@@ -303,6 +253,54 @@ static bool wake(struct engine *engine, struct thread_time *thread, uint64_t tim
     return done;
 }
 
+/* Note for which CPU a thread waits. If cgroups are throttled, its wait is cut there; false without memory. */
+static bool set_cpu(
+    struct engine *engine, struct thread_time *thread, const struct join_role *role, const struct record *record)
+{
+    const struct throttles *throttles = engine->times->throttles;
+    struct number cpu;
+    bool done = true;
+
+    if (thread->state == THREAD_RUNNING || !read_number(&role->second, record, &cpu) || cpu.high != 0)
+        return true;
+    if (thread->state == THREAD_WAITING && !thread->watched && thread->cpu != (int32_t)cpu.low
+        && (first_throttle(throttles, thread->cpu) || first_throttle(throttles, (int32_t)cpu.low)))
+        done = add_piece(engine, thread, record->time, THREAD_WAITING);
+    thread->cpu = (int32_t)cpu.low;
+    return done;
+}
+
+/* A thread begins or ends to make room in memory; false without memory. */
+static bool reclaim(struct engine *engine, struct thread_time *thread, uint64_t time, bool begins)
+{
+    bool ran = thread->watched ? !was_seen_asleep(thread, time) : thread->state == THREAD_RUNNING;
+    bool done = end_piece(engine, thread, time, ran ? THREAD_RUNNING : THREAD_UNKNOWN);
+
+    thread->state = THREAD_RUNNING;
+    thread->reclaims = begins;
+    return done;
+}
+
+/* A cgroup loses, or gets back, the quota for a CPU; false without memory. */
+static bool throttle(struct engine *engine, const struct join_role *role, const struct record *record)
+{
+    struct throttles *throttles = engine->times->throttles;
+    struct number group, cpu, level;
+    const uint8_t *name;
+    uint32_t length;
+
+    if (!read_number(&role->first, record, &group) || !read_number(&role->second, record, &cpu))
+        return true;
+    if (role->role == ROLE_UNTHROTTLED) {
+        end_throttle(throttles, (int32_t)cpu.low, group.low, record->time);
+        return true;
+    }
+    return role->nkeys < 2 || !read_number(&role->keys[0], record, &level)
+        || !find_text(&role->keys[1], record, &name, &length)
+        || begin_throttle(
+            throttles, (int32_t)cpu.low, group.low, (uint32_t)level.low, name, length, record->time);
+}
+
 /* Read the thread that a field names; false if it names none, or the idle one. */
 static bool read_thread(const struct field_ref *field, const struct record *record, int32_t *tid)
 {
@@ -322,14 +320,14 @@ static bool create(struct engine *engine, const struct join_role *role, const st
     struct number flags;
     int32_t child;
 
-    if (*find_thread(times, record->tid) == NULL || !read_thread(&role->first, record, &child))
+    if (*find_thread(&times->table, record->tid) == NULL || !read_thread(&role->first, record, &child))
         return true;
     if (read_number(&role->second, record, &flags) && flags.low & CLONE_THREAD)
         kind = FOLLOW_THREADS;
     if (!(engine->plan->times.follows & kind))
         return true;
-    remove_thread(times, child);
-    return add_thread(times, child, NEVER) != NULL || times->nthreads == MAX_THREADS;
+    remove_thread(&times->table, child);
+    return add_thread(&times->table, child, NEVER) != NULL || is_full(&times->table);
 }
 
 /* A thread waits for its first CPU. */
@@ -349,33 +347,54 @@ static struct thread_time *thread_of(
 
     if (!*done || !read_thread(field, record, &tid))
         return NULL;
-    thread = *find_thread(engine->times, tid);
+    thread = *find_thread(&engine->times->table, tid);
     if (thread != NULL || !(engine->plan->times.follows & FOLLOW_ALL))
         return thread;
-    thread = add_thread(engine->times, tid, record->time);
-    *done = thread != NULL || engine->times->nthreads == MAX_THREADS;
+    thread = add_thread(&engine->times->table, tid, record->time);
+    *done = thread != NULL || is_full(&engine->times->table);
     return thread;
+}
+
+/* Take an event about the threads that it names, which are returned; false without memory. */
+static bool take_event(
+    struct engine *engine, const struct join_role *role, const struct record *record, struct thread_time **thread,
+    struct thread_time **after)
+{
+    struct number state = {0, 0};
+    bool done = true;
+
+    *thread = thread_of(engine, &role->first, record, &done);
+    if (role->role == ROLE_SWITCHED) {
+        read_number(&role->keys[0], record, &state);
+        done = done && (*thread == NULL || switch_away(engine, thread, state.low, record));
+        *after = thread_of(engine, &role->second, record, &done);
+        return done && (*after == NULL || switch_to(engine, *after, record->time));
+    }
+    if (*thread == NULL)
+        return done;
+    switch (role->role) {
+    case ROLE_BORN:
+        bear(*thread, record->time);
+        return set_cpu(engine, *thread, role, record);
+    case ROLE_WOKEN:
+        return wake(engine, *thread, record->time) && set_cpu(engine, *thread, role, record);
+    case ROLE_MIGRATED:
+        return set_cpu(engine, *thread, role, record);
+    default:
+        return reclaim(engine, *thread, record->time, role->role == ROLE_ENTERED);
+    }
 }
 
 bool on_scheduler_event(struct engine *engine, const struct join_role *role, const struct record *record)
 {
+    struct thread_time *thread = NULL, *after = NULL;
     bool done = apply_time_losses(engine, record->time);
-    struct thread_time *thread, *after = NULL;
-    struct number state = {0, 0};
 
     if (role->role == ROLE_CREATED)
         return done && create(engine, role, record);
-    thread = thread_of(engine, &role->first, record, &done);
-    if (thread != NULL && role->role == ROLE_BORN) {
-        bear(thread, record->time);
-    } else if (thread != NULL && role->role == ROLE_WOKEN) {
-        done = wake(engine, thread, record->time);
-    } else if (role->role == ROLE_SWITCHED) {
-        read_number(&role->keys[0], record, &state);
-        done = done && (thread == NULL || switch_away(engine, &thread, state.low, record));
-        after = thread_of(engine, &role->second, record, &done);
-        done = done && (after == NULL || switch_to(engine, after, record->time));
-    }
+    if (role->role == ROLE_THROTTLED || role->role == ROLE_UNTHROTTLED)
+        return done && throttle(engine, role, record);
+    done = done && take_event(engine, role, record, &thread, &after);
     if (record->time < engine->times->broken_until) {
         if (thread != NULL)
             thread->state = THREAD_UNKNOWN;
@@ -404,11 +423,11 @@ bool engine_cut_times(struct engine *engine, uint64_t now)
 
 bool engine_watch(struct engine *engine, const struct watched_thread *wanted)
 {
-    struct thread_time *thread = add_thread(engine->times, wanted->tid, wanted->since);
+    struct thread_time *thread = add_thread(&engine->times->table, wanted->tid, wanted->since);
     uint64_t stack[2] = {(uint64_t)0, wanted->place};
 
     if (thread == NULL)
-        return engine->times->nthreads == MAX_THREADS;
+        return is_full(&engine->times->table);
     if (thread->state != THREAD_UNKNOWN && !(thread->watched && thread->state == THREAD_WAITING))
         return true;                /* its events have told more */
     thread->watched = wanted->state != THREAD_UNKNOWN && !wanted->certain;
@@ -422,8 +441,8 @@ uint32_t engine_watched(const struct engine *engine, int32_t *tids, uint32_t roo
     const struct thread_times *times = engine->times;
     uint32_t number = 0;
 
-    for (uint32_t i = 0; i < times->nslots; i++)
-        for (const struct thread_time *thread = times->slots[i]; thread != NULL; thread = thread->next)
+    for (uint32_t i = 0; i < times->table.nslots; i++)
+        for (const struct thread_time *thread = times->table.slots[i]; thread != NULL; thread = thread->next)
             if (number++ < room)
                 tids[number - 1] = thread->tid;
     return number;
@@ -431,9 +450,9 @@ uint32_t engine_watched(const struct engine *engine, int32_t *tids, uint32_t roo
 
 bool engine_end_thread(struct engine *engine, int32_t tid, uint64_t time)
 {
-    struct thread_time *thread = *find_thread(engine->times, tid);
+    struct thread_time *thread = *find_thread(&engine->times->table, tid);
     bool done = thread == NULL || add_piece(engine, thread, time, THREAD_UNKNOWN);
 
-    remove_thread(engine->times, tid);
+    remove_thread(&engine->times->table, tid);
     return done;
 }

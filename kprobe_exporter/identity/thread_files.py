@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from kprobe_exporter.identity.cgroups import LINE
 from kprobe_exporter.model.stacks import Stack
 from kprobe_exporter.model.thread_times import ThreadState, Watched
 
@@ -50,6 +51,15 @@ class ThreadFiles:
     def name(self, tid: int) -> bytes:
         """Return the name of a thread, empty for one that has ended."""
         return self._read(tid, "comm").removesuffix(b"\n")
+
+    def cgroup(self, tid: int) -> bytes:
+        """Return the path of a thread's cgroup in the hierarchy that gives out CPU time, empty if unknown."""
+        found = b""
+        for _, controllers, path in LINE.findall(self._read(tid, "cgroup")):
+            if b"cpu" in controllers.split(b","):
+                return bytes(path)
+            found = found if controllers else bytes(path)
+        return found
 
     def _stat(self, tid: int) -> bytes:
         return self._read(tid, "stat").rpartition(b") ")[2]

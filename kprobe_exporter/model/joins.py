@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.records import Join, Record
-from kprobe_exporter.model.thread_times import Follow, SchedulerEvent, ThreadTimesPlan
+from kprobe_exporter.model.thread_times import SCHEDULER_EVENTS, Follow, ThreadTimesPlan
 
 DISTANCE = 8 if platform.machine() == "x86_64" else 0
 """Bytes by which a return's stack pointer is above its entry's, until returns show another distance: those of
@@ -52,8 +52,5 @@ class Joins(NamedTuple):
 
 def times_plan(join: Join, follows: frozenset[Follow], *, by_cgroup: bool) -> ThreadTimesPlan:
     """Return how a source adds up the time of threads from the events of a join by ``time``."""
-    switch, *wake_ups = join.begins
-    events = {switch.layout_id: SchedulerEvent("switched", ("prev", "next", "state"))}
-    events |= {one.layout_id: SchedulerEvent("woken", ("task",)) for one in wake_ups}
-    events[join.end.layout_id] = SchedulerEvent("born", ("task",))
+    events = {one.layout_id: SCHEDULER_EVENTS[one.symbol] for one in (*join.begins, join.end)}
     return ThreadTimesPlan(events, follows, by_cgroup)

@@ -648,23 +648,27 @@ cdef class PageParser:
         return 0
 
     cdef int _empty_times(self, tally_table* table, state, batch) except -1:
-        """Move the time of threads in a state to the batch. A key is a thread, and a stack or none."""
+        """Move the time of threads in a state to the batch. A key is a thread, and a stack, a cgroup or none."""
         cdef uint32_t i, length
         cdef const uint8_t* at
         cdef const tally* one
         for i in range(table.ntallies):
             one = &table.tallies[i]
             at = table.key_bytes + one.key_at + 16
-            stack, reason = None, ""
+            stack, reason, cgroup = None, "", b""
             if <uint8_t>_u64(at) == KEY_TEXT:
                 length = <uint32_t>(_u64(at) >> 8)
-                if length == STACK_HEAD + 8 and _u64(at + 8 + STACK_HEAD) < LOWEST_ADDRESS:
+                if state == ThreadState.THROTTLED:
+                    cgroup = PyBytes_FromStringAndSize(<const char*>at + 8 + STACK_HEAD, length - STACK_HEAD)
+                elif length == STACK_HEAD + 8 and _u64(at + 8 + STACK_HEAD) < LOWEST_ADDRESS:
                     place = _u64(at + 8 + STACK_HEAD)
                     reason = self._reasons[place - 1] if place else ""
                 else:
                     stack = self._kernel_frames(at + 8, length)
             tid = <int32_t>_u64(table.key_bytes + one.key_at + 8)
-            batch.thread_times.append(ThreadTime(tid, state, _int(one.sum), one.first_time, stack, reason))
+            batch.thread_times.append(
+                ThreadTime(tid, state, _int(one.sum), one.first_time, stack, reason, cgroup)
+            )
         engine_clear_tallies(table)
         return 0
 

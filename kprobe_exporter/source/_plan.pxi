@@ -13,6 +13,8 @@ cdef dict _ROLES = {
     "none": ROLE_NONE, "begin": ROLE_BEGIN, "end": ROLE_END, "step": ROLE_STEP, "again": ROLE_AGAIN,
     "single": ROLE_SINGLE, "started": ROLE_STARTED, "executed": ROLE_EXECUTED, "exited": ROLE_EXITED, "placed": ROLE_PLACED, "moved": ROLE_MOVED,
     "switched": ROLE_SWITCHED, "woken": ROLE_WOKEN, "created": ROLE_CREATED, "born": ROLE_BORN,
+    "migrated": ROLE_MIGRATED, "entered": ROLE_ENTERED, "left": ROLE_LEFT, "throttled": ROLE_THROTTLED,
+    "unthrottled": ROLE_UNTHROTTLED,
 }
 cdef dict _FOLLOWS = {"threads": FOLLOW_THREADS, "processes": FOLLOW_PROCESSES, "all": FOLLOW_ALL}
 cdef dict _OPS = {

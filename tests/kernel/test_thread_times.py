@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ from tests.kernel.tools.time_mix import margin
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.compiling import compiled
 from tests.support.folded import folded
+from tests.support.patience import patience
+from tests.support.unified_cgroup import ROOT, group, statistics, within
 
 CONFIG = """
 global: {{tracefs_instance: times, buffer_size: 4MiB, limit: none, max_series: 5000}}
@@ -43,10 +46,6 @@ def run_mix(directory: Path) -> tuple[str, dict[str, float]]:
 def number_of_threads() -> int:
     """Return the number of threads of the machine."""
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
-
-
-def whole(metrics: Metrics) -> float:
-    return metrics.total(TOTAL)
 
 
 def settled(agent: AgentProcess) -> Metrics:
@@ -86,7 +85,7 @@ DRAWN = r"""
 #include <time.h>
 #include <unistd.h>
 static pthread_mutex_t locked = PTHREAD_MUTEX_INITIALIZER, sums = PTHREAD_MUTEX_INITIALIZER;
-static double total[128];
+static double total[128], made[256], lived;
 static double clock_of(clockid_t id) {
     struct timespec at;
     clock_gettime(id, &at);
@@ -128,8 +127,10 @@ static void phase(char what, long ms) {
         break;
     }
 }
-static void *run(void *word) {
-    for (char *at = word; *at; at++) {
+static char **all_words;
+static void *run(void *place) {
+    long number = (long)place;
+    for (char *at = all_words[number]; *at; at++) {
         char what = *at;
         long ms = strtol(at + 1, &at, 10);
         double begun = clock_of(CLOCK_MONOTONIC), before = on_queue();
@@ -140,14 +141,23 @@ static void *run(void *word) {
         pthread_mutex_unlock(&sums);
         if (*at == 0) break;
     }
+    pthread_mutex_lock(&sums);
+    lived += clock_of(CLOCK_MONOTONIC) - made[number];
+    pthread_mutex_unlock(&sums);
     return NULL;
 }
 int main(int number, char **words) {
+    double begun = clock_of(CLOCK_MONOTONIC);
     pthread_t threads[number];
+    all_words = words;
     pthread_mutex_lock(&locked);
-    for (int i = 1; i < number; i++) if (pthread_create(&threads[i], NULL, run, words[i])) return 2;
+    for (long i = 1; i < number; i++) {
+        made[i] = clock_of(CLOCK_MONOTONIC);
+        if (pthread_create(&threads[i], NULL, run, (void *)i)) return 2;
+    }
     for (int i = 1; i < number; i++) pthread_join(threads[i], NULL);
     for (const char *what = "rsoln"; *what; what++) printf("%c %.6f\n", *what, total[(int)*what]);
+    printf("L %.6f\n", lived + clock_of(CLOCK_MONOTONIC) - begun);
     return 0;
 }
 """
@@ -183,7 +193,100 @@ def test_drawn_mixes(start_agent: StartAgent, tmp_path: Path, random: Random, th
             within = margin(seconds) + slack
             assert least - within <= of(class_) <= seconds + within, (class_, measured, words)
         assert measured["r"] - unknown - margin(measured["r"]) <= of("running")
-        assert unknown < MOST_UNKNOWN * shown.total(TOTAL, exe=str(program))
+        whole = shown.total(TOTAL, exe=str(program))
+        assert unknown < MOST_UNKNOWN * whole
+        # The start and the end of the process are no part of what it measured.
+        assert whole == pytest.approx(measured["L"], rel=0.01, abs=patience(0.01) + threads * 0.001)
+        print(f"{threads} threads lived {measured['L']:.3f} s, and {whole:.3f} s were added up")
+
+
+LIMITED = """
+global: {tracefs_instance: times, buffer_size: 4MiB, limit: none}
+time: {by: [exe], classes: [throttled, reclaim], limit: none}
+probes:
+  - name: reclaims
+    attach:
+      pair:
+        from: "tracepoint:vmscan:mm_vmscan_memcg_reclaim_begin"
+        to: "tracepoint:vmscan:mm_vmscan_memcg_reclaim_end"
+        key: tid
+    limit: none
+"""
+
+BURNS = r"""
+/* Uses the CPU for so many seconds in a cgroup, which it enters and leaves itself. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+static void enter(const char *procs) {
+    int file = open(procs, O_WRONLY);
+    if (write(file, "0", 1) != 1) exit(1);
+    close(file);
+}
+int main(int number, char **words) {
+    struct timespec used;
+    if (number < 4) return 2;
+    enter(words[2]);
+    do clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    while (used.tv_sec + used.tv_nsec / 1e9 < atof(words[1]));
+    enter(words[3]);
+    return 0;
+}
+"""
+
+READS = r"""
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int number, char **words) {
+    static char block[1 << 20];
+    int file = number > 1 ? open(words[1], O_RDWR | O_CREAT, 0600) : -1;
+    for (int i = 0; i < 64; i++) if (write(file, block, sizeof block) < 0) return 1;
+    return fsync(file);
+}
+"""
+
+
+def limited(agent: AgentProcess, program: Path) -> dict[str, float]:
+    """Return the seconds of a program by class."""
+    shown = settled(agent)
+    every = [one for one in shown.labels(TOTAL) if one["exe"] == str(program)]
+    return {one["class"]: shown.value(TOTAL, **one) for one in every}
+
+
+@pytest.mark.needs("kprobe_events")
+@pytest.mark.parametrize("below", ["", "held/"])
+def test_quota_of_a_cgroup(start_agent: StartAgent, tmp_path: Path, below: str) -> None:
+    """Waits of a thread whose cgroup, or one above it, has no quota left, by the kernel's own counter."""
+    program, seconds = compiled(tmp_path / "burns", BURNS), 0.4
+    agent = start_agent(LIMITED)
+    with group(f"{below}quota", "cpu") as where:
+        limit = where if not below else where.parent
+        (limit / "cpu.max").write_text("20000 100000")
+        places = [where / "cgroup.procs", ROOT / "cgroup.procs"]
+        subprocess.run(["taskset", "-c", "1", program, str(seconds), *places], check=True)
+        found, counted = limited(agent, program), statistics(limit)["throttled_usec"] / 1e6
+    assert counted > 1
+    unknown = found.get("unaccounted", 0.0)
+    assert found["running"] == pytest.approx(seconds, rel=0.1, abs=0.05)
+    assert 0.99 * counted - unknown - 0.001 <= found["throttled"] <= 1.01 * counted + 0.001
+    assert found["waiting_for_cpu"] < 0.2 * found["throttled"]
+
+
+@pytest.mark.needs("kprobe_events")
+def test_memory_limit_of_a_cgroup(start_agent: StartAgent, tmp_path: Path) -> None:
+    """Of a program that reclaims memory for its own writes, the kernel's events tell how long that takes."""
+    program = compiled(tmp_path / "reads", READS)
+    agent = start_agent(LIMITED)
+    with group("small", "memory") as where:
+        (where / "memory.max").write_text(str(8 << 20))
+        within(where, lambda: subprocess.run([program, tmp_path / "file"], check=True))
+        found, shown = limited(agent, program), agent.scrape()
+    took = shown.value("kprobe_duration_seconds_sum", probe="reclaims")
+    assert shown.value("kprobe_duration_seconds_count", probe="reclaims") > 10
+    unknown = sum(found.get(name, 0.0) for name in ("unaccounted", "waiting_for_cpu", "block_io", "other"))
+    assert 0.99 * took - unknown - 0.001 <= found["reclaim"] <= 1.01 * took + 0.001
 
 
 CLASSES = ("sleep", "poll", "pipe", "network")
@@ -191,15 +294,21 @@ CLASSES = ("sleep", "poll", "pipe", "network")
 
 
 @pytest.mark.needs("initial_pid_namespace")
-def test_all_classes_add_up_to_the_threads(start_agent: StartAgent) -> None:
-    """Also over a reload, which keeps the threads."""
+@pytest.mark.parametrize("between", ["reload", "kill"])
+def test_all_classes_add_up_to_the_threads(start_agent: StartAgent, between: str) -> None:
+    """Over a reload, which keeps the threads; and after SIGKILL, when another agent finds them anew."""
     agent = start_agent(CONFIG.format(by=""), "--web.enable-lifecycle")
-    before, begun, threads = whole(settled(agent)), time.monotonic(), [number_of_threads()]
-    urlopen(Request(f"{agent.address}/-/reload", method="POST"), timeout=30).close()
+    if between == "kill":
+        settled(agent)
+        agent.end(signal.SIGKILL)
+        agent = start_agent(CONFIG.format(by=""))
+    before, begun, threads = settled(agent).total(TOTAL), time.monotonic(), [number_of_threads()]
+    if between == "reload":
+        urlopen(Request(f"{agent.address}/-/reload", method="POST"), timeout=30).close()
     for _ in range(20):
         time.sleep(0.2)
         threads.append(number_of_threads())
-    added, passed = whole(agent.scrape()) - before, time.monotonic() - begun
+    added, passed = agent.scrape().total(TOTAL) - before, time.monotonic() - begun
     # At each scrape, the last second of some threads may be missing.
     assert min(threads) > 10
     assert (passed - 1.5) * 0.97 * min(threads) <= added <= (passed + 1.5) * 1.03 * max(threads)

@@ -4,9 +4,6 @@ import mmap
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,57 +11,15 @@ import pytest
 from tests.conftest import has
 from tests.kernel.ebpf_exporter.counted import TIMES, Grown, at_rest, calls, keep_on, present
 from tests.support.agent_process import AgentProcess
-from tests.support.forked_child import in_a_child
-from tests.support.patience import eventually
+from tests.support.unified_cgroup import group, statistics, within
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
 EXAMPLES = ("cfs-throttling", "cgroup", "cgroup-rstat-flushing", "cgroup_id_map", "oomkill")
 
-ROOT = Path("/sys/fs/cgroup")
 PERIOD = 0.1
 """Seconds in which a cgroup may use its quota of CPU time."""
 MIB = 1 << 20
-
-
-@contextmanager
-def group(name: str, *controllers: str) -> Iterator[Path]:
-    """Yield a new cgroup below the root, or below one that is made as well, with these controllers."""
-    *parents, _ = Path(name).parents
-    made = [ROOT / parent for parent in reversed(parents)]
-    (ROOT / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in controllers))
-    for path in [*made, ROOT / name]:
-        path.mkdir()
-    try:
-        yield ROOT / name
-    finally:
-        for path in [ROOT / name, *reversed(made)]:
-            eventually(partial(_removed, path))
-        (ROOT / "cgroup.subtree_control").write_text(" ".join(f"-{one}" for one in controllers))
-
-
-def _removed(path: Path) -> bool:
-    try:
-        path.rmdir()
-    except OSError:  # its processes have not ended altogether
-        return False
-    return True
-
-
-def within(where: Path, work: Callable[[], object], cpus: Iterable[int] = (0, 1)) -> int:
-    """Do this in a child in the cgroup, on these CPUs; return the child's id."""
-
-    def enter() -> None:
-        os.sched_setaffinity(0, cpus)
-        (where / "cgroup.procs").write_text("0")
-        work()
-
-    return in_a_child(enter)
-
-
-def statistics(where: Path) -> dict[str, int]:
-    lines = (line.split() for line in (where / "cpu.stat").read_text().splitlines())
-    return {name: int(value) for name, value in lines}
 
 
 def test_a_cgroup_is_held_back(grown: Grown) -> None:

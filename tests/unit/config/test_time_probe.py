@@ -59,7 +59,9 @@ def test_several_files_share_it(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("time: {by: [comm]}", "time.by[0]"),
-        ("time: {by: [pod, pod]}", "the same label is there twice: keep one"),
+        ("time: {by: [pod, pod]}", "the same name is there twice: keep one"),
+        ("time: {classes: [throttled, throttled]}", "the same name is there twice: keep one"),
+        ("time: {classes: [sleep]}", "time.classes[0]"),
         ("time: {per: pod}", "time.per"),
         ("time: yes", "time"),
         (
@@ -94,7 +96,7 @@ def test_the_events_and_their_stack(tmp_path: Path) -> None:
     first = [next(one for one in ways if isinstance(one, ProbeSpec)) for ways in way.ways]
     assert [(one.target, one.stack, [arg.name for arg in one.layout.args]) for one in first] == [
         ("tracepoint:sched:sched_switch", True, ["prev", "next", "state"]),
-        ("tracepoint:sched:sched_waking", False, ["task"]),
-        ("tracepoint:sched:sched_wakeup", False, ["task"]),
-        ("tracepoint:sched:sched_wakeup_new", False, ["task"]),
+        ("tracepoint:sched:sched_waking", False, ["task", "to"]),
+        ("tracepoint:sched:sched_wakeup", False, ["task", "to"]),
+        ("tracepoint:sched:sched_wakeup_new", False, ["task", "to"]),
     ]

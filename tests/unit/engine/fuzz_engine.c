@@ -365,7 +365,7 @@ static void run(struct state *state, struct input *input)
             engine_lose_times(state->engine, state->now);
         break;
     case ADD_SWITCH:
-        add(state, input, SWITCH + byte(input) % 4);
+        add(state, input, SWITCH + byte(input) % (CREATE - SWITCH + 1));
         break;
     case COUNT_OPEN:
         if (state->plan->queues)

@@ -90,7 +90,10 @@ enum type {
     PLAIN,                          /* delivered, with both stacks */
     MERGE, START,                   /* steps between ISSUE and COMPLETE */
     TICK,                           /* a join of each with the next one, by the number at 16 */
-    SWITCH, WAKE, BEAR, CREATE,     /* of the time of threads: from the one at 16 to that at 8, in the state at 22 */
+    SWITCH, WAKE, BEAR, MIGRATE,    /* of the time of threads: from the one at 16 to that at 8, in the state at 22; */
+    RECLAIM, RECLAIMED,             /* the others have a CPU at 8 */
+    THROTTLE, UNTHROTTLE,           /* a cgroup's number and level at 16, a CPU at 8, and its name */
+    CREATE,
     STARTED, EXECUTED, EXITED, PLACED, MOVED,
     NTYPES,
 };
@@ -240,6 +243,8 @@ static inline void fill_types(struct engine_plan *plan)
     plan->types[SWITCH].stacks = plan->types[SWITCH].role.awaited_stacks = KERNEL_STACK;
     plan->types[SWITCH].role.nkeys = 1;
     plan->types[SWITCH].role.keys = refs(plan, &STATE_AT_22, 1);
+    plan->types[THROTTLE].role.nkeys = 2;
+    plan->types[THROTTLE].role.keys = refs(plan, fields + 1, 2);
     plan->times = (struct times_plan){.wanted = true, .follows = FOLLOW_THREADS, .first_group = TIMES};
     for (int number = STARTED; number <= MOVED; number++) {
         plan->types[number].role.role = (uint8_t)(ROLE_STARTED + number - STARTED);

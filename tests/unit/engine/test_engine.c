@@ -574,6 +574,30 @@ static void test_time_of_threads(struct bench *bench)
     CHECK(bench->plan->types[SWITCH].arrived == 3 && bench->plan->types[CREATE].arrived == 1);
 }
 
+static void test_throttled_and_reclaiming_time(struct bench *bench)
+{
+    const struct watched_thread watched = {.tid = 7, .state = THREAD_WAITING, .since = 1000, .seen = 1000};
+    static const char name[] = "6:a cgroup";
+    struct tally_table *table = engine_tallies(bench->engine, TIMES + THREAD_THROTTLED);
+
+    CHECK(engine_watch(bench->engine, &watched));
+    add(bench, SWITCH, 3, 7, 3, NULL);          /* at 1010 */
+    add(bench, RECLAIM, 7, 0, 7, "");
+    add(bench, RECLAIMED, 7, 0, 7, "");
+    add(bench, SWITCH, 7, 3, 7, NULL);          /* at 1040: it waits for CPU 0 */
+    add(bench, THROTTLE, 3, 0, 6, "a cgroup");
+    add(bench, THROTTLE, 3, 1, 6, "a cgroup");  /* of another CPU */
+    add(bench, THROTTLE, 3, 1 << 20, 6, "a cgroup");
+    add(bench, UNTHROTTLE, 3, 0, 6, "");        /* at 1080: after 30 */
+    add(bench, MIGRATE, 3, 1, 7, "");           /* at 1090 */
+    feed_and_join(bench);
+    CHECK(time_in(bench, THREAD_RECLAIMING) == 10 && time_in(bench, THREAD_RUNNING) == 20);
+    CHECK(table->ntallies == 1 && table->tallies[0].sum.low == 30);
+    CHECK(memcmp(table->key_bytes + table->tallies[0].key_at + 24 + STACK_HEAD, name, strlen(name)) == 0);
+    CHECK(engine_cut_times(bench->engine, bench->now));
+    CHECK(time_in(bench, THREAD_WAITING) == 10 + 50);
+}
+
 #define TEST(name) {#name, name}
 
 int main(void)
@@ -607,6 +631,7 @@ int main(void)
         TEST(test_resume_keeps_open_calls),
         TEST(test_oldest_are_dropped),
         TEST(test_time_of_threads),
+        TEST(test_throttled_and_reclaiming_time),
     };
     static struct bench bench;
 

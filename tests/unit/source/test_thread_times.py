@@ -2,6 +2,7 @@
 
 import struct
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -19,7 +20,7 @@ from tests.support.page_material import STACKS, TID, Names, compiled
 from tests.support.ring_buffer import GEOMETRY, Page, event
 from tests.support.stacked_pages import kernel
 
-RUNNING, WAITING, ASLEEP, UNKNOWN = ThreadState
+RUNNING, WAITING, ASLEEP, UNKNOWN, RECLAIMING, THROTTLED = ThreadState
 SLEEPING, PREEMPTED, DEAD = 1, 256, 32
 CLONE_THREAD = 0x10000
 
@@ -32,13 +33,31 @@ def shape(number: int, *names: str, stack: bool = False) -> Shape:
 
 
 SWITCH = shape(40, "prev", "next", "state", stack=True)
-WAKING, CREATED, BORN = shape(41, "task"), shape(42, "child", "flags"), shape(43, "task")
+WAKING, CREATED, BORN = shape(41, "task", "to"), shape(42, "child", "flags"), shape(43, "task", "to")
+MIGRATED, ENTERED, LEFT = shape(44, "task", "to"), shape(45), shape(46)
+NAME_ROOM = 12
+
+
+def throttles() -> Shape:
+    """The event by which a CPU runs no thread of a cgroup any more: three numbers, and a name."""
+    numbers = shape(47, "group", "to", "level")
+    layout = replace(numbers.layout, args=(*numbers.layout.args, Arg("name", "str")))
+    name = Field("text", numbers.size, NAME_ROOM)
+    return numbers._replace(layout=layout, fields=(*numbers.fields, name), size=numbers.size + NAME_ROOM)
+
+
 EVENTS = {
     40: SchedulerEvent("switched", ("prev", "next", "state")),
-    41: SchedulerEvent("woken", ("task",)),
+    41: SchedulerEvent("woken", ("task", "to")),
     42: SchedulerEvent("created", ("child", "flags")),
-    43: SchedulerEvent("born", ("task",)),
+    43: SchedulerEvent("born", ("task", "to")),
+    44: SchedulerEvent("migrated", ("task", "to")),
+    45: SchedulerEvent("entered", ("common_pid",)),
+    46: SchedulerEvent("left", ("common_pid",)),
+    47: SchedulerEvent("throttled", ("group", "to", "level", "name")),
+    48: SchedulerEvent("unthrottled", ("group", "to")),
 }
+SHAPES = [SWITCH, WAKING, CREATED, BORN, MIGRATED, ENTERED, LEFT, throttles(), shape(48, "group", "to")]
 
 
 def numbers(kind: int, tid: int, *values: int) -> bytes:
@@ -58,8 +77,7 @@ class Threads:
     @staticmethod
     def new_parser(*follows: str) -> compiled.PageParser:
         times = ThreadTimesPlan(EVENTS, frozenset(follows))  # type: ignore[arg-type]
-        shapes = [SWITCH, WAKING, CREATED, BORN]
-        return compiled.PageParser(GEOMETRY, shapes, Names(), STACKS, joins=Joins(times=times))
+        return compiled.PageParser(GEOMETRY, SHAPES, Names(), STACKS, joins=Joins(times=times))
 
     def watch(self, *threads: Watched) -> "Threads":
         self.parser.watch(threads)
@@ -76,8 +94,15 @@ class Threads:
         if stack:
             self.add(time, kernel(prev, *stack), cpu=cpu)
 
-    def woken(self, time: int, tid: int, cpu: int = 0) -> None:
-        self.add(time, numbers(41, 1, tid), cpu=cpu)
+    def woken(self, time: int, tid: int, cpu: int = 0, to: int = 0) -> None:
+        self.add(time, numbers(41, 1, tid, to), cpu=cpu)
+
+    def throttled(self, time: int, group: int, cpu: int = 0, level: int = 2, name: bytes = b"job") -> None:
+        payload = struct.pack(f"=3i{NAME_ROOM}s", group, cpu, level, name)
+        self.add(time, event(47, 1, payload), cpu=cpu)
+
+    def unthrottled(self, time: int, group: int, cpu: int = 0) -> None:
+        self.add(time, numbers(48, 1, group, cpu), cpu=cpu)
 
     def read(self, until: int | None, *losses: Loss) -> None:
         for cpu, page in self._pages.items():
@@ -96,9 +121,8 @@ class Threads:
         self.read(None)
         found: Counter[tuple[int, ThreadState, Stack | None]] = Counter()
         for one in self.batch.thread_times:
-            found[one.tid, one.state, one.stack if not one.reason else (one.reason.encode(),)] += (
-                one.nanoseconds
-            )
+            other = one.reason.encode() or one.cgroup
+            found[one.tid, one.state, (other,) if other else one.stack] += one.nanoseconds
         self.batch = Batch()
         return dict(found)
 
@@ -163,7 +187,7 @@ def test_a_thread_that_ends() -> None:
 def test_new_threads(follows: tuple[str, ...], flags: int, expected: object) -> None:
     threads = Threads(*follows).watch(Watched(7, 1000))
     threads.add(30, numbers(42, 7, 8, flags))
-    threads.add(40, numbers(43, 7, 8))
+    threads.add(40, numbers(43, 7, 8, 0))
     threads.switch(45, 3, 8)
     assert threads.until(52) == expected
 
@@ -171,7 +195,7 @@ def test_new_threads(follows: tuple[str, ...], flags: int, expected: object) -> 
 def test_new_threads_of_others_are_not_followed() -> None:
     threads = Threads("threads", "processes").watch(Watched(7, 1000))
     threads.add(30, numbers(42, 6, 8, 0))
-    threads.add(40, numbers(43, 7, 8))
+    threads.add(40, numbers(43, 7, 8, 0))
     assert threads.until(52) == {}
 
 
@@ -251,6 +275,146 @@ def test_a_parser_that_adds_up_no_time_ignores_threads() -> None:
     assert parser.watched() == set()
 
 
+def test_reclaim_while_running() -> None:
+    """A sleep in it is a sleep, and what follows is a reclaim again."""
+    threads = Threads().watch(Watched(7, 0))
+    threads.switch(0, 3, 7)
+    threads.add(10, event(45, 7, b""))
+    threads.switch(14, 7, 3, SLEEPING, 0x1000)
+    threads.woken(20, 7)
+    threads.switch(21, 3, 7)
+    threads.add(23, event(46, 7, b""))
+    assert threads.until(30) == {
+        (7, RUNNING, None): 10 + 7,
+        (7, RECLAIMING, None): 4 + 2,
+        (7, ASLEEP, PIPE): 6,
+        (7, WAITING, None): 1,
+    }
+
+
+def test_a_loss_ends_a_reclaim() -> None:
+    threads = Threads().watch(Watched(7, 0))
+    threads.switch(0, 3, 7)
+    threads.add(10, event(45, 7, b""))
+    threads.read(None)
+    assert threads.until(20, Loss(0, 12, 15)) == {
+        (7, RUNNING, None): 10,
+        (7, RECLAIMING, None): 2,
+        (7, UNKNOWN, None): 8,
+    }
+    threads.switch(30, 7, 3)
+    threads.switch(32, 3, 7)
+    assert threads.until(40)[7, RUNNING, None] == 8
+
+
+JOB = (b"2:job",)
+
+
+def waiting(time: int = 10) -> Threads:
+    """A thread that waits for CPU 0 since a moment."""
+    threads = Threads().watch(Watched(7, 0))
+    threads.switch(0, 3, 7)
+    threads.switch(time, 7, 3, PREEMPTED)
+    return threads
+
+
+def test_wait_in_a_throttled_cgroup() -> None:
+    threads = waiting()
+    threads.throttled(20, 1)
+    threads.throttled(22, 9, cpu=1)  # another CPU's
+    threads.unthrottled(60, 1)
+    threads.switch(70, 3, 7)
+    assert threads.until(80) == {
+        (7, RUNNING, None): 20,
+        (7, WAITING, None): 60,
+        (7, THROTTLED, JOB): 40,
+    }
+
+
+def test_cgroup_that_is_throttled_twice_over() -> None:
+    """By its own quota and by that of a cgroup above; and an end whose beginning was not seen."""
+    threads = waiting()
+    threads.unthrottled(11, 1)
+    threads.throttled(20, 1)
+    threads.throttled(25, 1)
+    threads.unthrottled(30, 1)
+    threads.unthrottled(35, 1)
+    threads.throttled(50, 1)
+    threads.switch(60, 3, 7)
+    assert threads.until(60)[7, THROTTLED, JOB] == 15 + 10
+
+
+def test_interval_cuts_a_throttle() -> None:
+    threads = waiting()
+    threads.throttled(20, 1)
+    assert threads.until(40) == {
+        (7, RUNNING, None): 10,
+        (7, WAITING, None): 30,
+        (7, THROTTLED, JOB): 20,
+    }
+    threads.unthrottled(45, 1)
+    assert threads.until(50) == {(7, WAITING, None): 10, (7, THROTTLED, JOB): 5}
+    assert threads.until(60) == {(7, WAITING, None): 10}
+
+
+def test_thread_that_moves_to_another_cpu() -> None:
+    threads = waiting()
+    threads.throttled(20, 1)
+    threads.add(30, numbers(44, 1, 7, 1))
+    threads.throttled(40, 1, cpu=1)
+    threads.switch(50, 3, 7, cpu=1)
+    assert threads.until(50)[7, THROTTLED, JOB] == 10 + 10
+
+
+def test_thread_that_is_woken_for_another_cpu() -> None:
+    threads = Threads().watch(Watched(7, 0))
+    threads.switch(0, 7, 3, SLEEPING, 0x1000)
+    threads.throttled(5, 1, cpu=1)
+    threads.woken(10, 7, to=1)
+    threads.switch(20, 3, 7, cpu=1)
+    assert threads.until(20) == {(7, ASLEEP, PIPE): 10, (7, WAITING, None): 10, (7, THROTTLED, JOB): 10}
+
+
+def test_loss_ends_all_throttles() -> None:
+    threads = waiting()
+    threads.throttled(20, 1)
+    threads.read(None)
+    assert threads.until(40, Loss(0, 25, 30))[7, THROTTLED, JOB] == 5
+    threads.switch(50, 3, 7)
+    threads.switch(52, 7, 3, PREEMPTED)
+    assert (7, THROTTLED, JOB) not in threads.until(60)
+
+
+@given(st.randoms(use_true_random=True))
+@settings(deadline=None, max_examples=100)
+def test_drawn_throttles(random: Random) -> None:
+    """A part is the nanoseconds in which a thread waits, and the cgroup is throttled on its CPU."""
+    threads, expected = waiting(1), Counter[tuple[bytes, ...]]()
+    waits, held, now = True, Counter[tuple[int, int]](), 1
+    for _ in range(random.randrange(60)):
+        passed = random.randrange(1, 5)
+        for group in (1, 2):
+            if waits and held[group, 0] > 0:
+                expected[b"%d:job" % group,] += passed
+        now += passed
+        group, cpu, kind = random.choice([1, 2]), random.randrange(2), random.choice("tuwc")
+        if kind == "t":
+            threads.throttled(now, group, cpu, level=group)
+            held[group, cpu] += 1
+        elif kind == "u" and held[group, cpu]:
+            threads.unthrottled(now, group, cpu)
+            held[group, cpu] -= 1
+        elif kind == "w":
+            threads.switch(now, *((3, 7) if waits else (7, 3)), PREEMPTED)
+            waits = not waits
+        elif kind == "c":
+            threads.read(None)
+            threads.parser.cut_times(now)
+    found = threads.until(now)
+    assert {key[2]: value for key, value in found.items() if key[1] is THROTTLED} == +expected
+    assert sum(value for key, value in found.items() if key[1] is not THROTTLED) == now
+
+
 KINDS = ("away", "preempted", "dead", "to", "woken", "born", "cut")
 
 
@@ -291,7 +455,7 @@ def test_drawn_events(random: Random, steps: int, observed: bool) -> None:
             threads.woken(now, tid, cpu=cpu)
             model.woken(tid, now)
         elif kind == "born" and tid not in model and 7 in model:
-            threads.add(now, numbers(42, 7, tid, 0), numbers(43, 1, tid), cpu=cpu)
+            threads.add(now, numbers(42, 7, tid, 0), numbers(43, 1, tid, 0), cpu=cpu)
             model.born(tid, now)
         elif kind == "cut":
             threads.read(None)

@@ -23,7 +23,7 @@ from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.threads_in_scope import ScopeOfThreads
 from kprobe_exporter.trace.time_classes import FIELDS, MIN_RUN_NS, NEW, RENAMED, TimeClasses
 
-RUNNING, WAITING, ASLEEP, UNKNOWN = ThreadState
+RUNNING, WAITING, ASLEEP, UNKNOWN, *_ = ThreadState
 MAIN, OTHER_THREAD, NEWCOMER = 7, 8, 20
 START = 1_000
 NUMBERS = {name: number for number, name in enumerate(["switch", "waking", "started", *FIELDS])}
