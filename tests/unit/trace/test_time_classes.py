@@ -26,7 +26,8 @@ from kprobe_exporter.trace.time_classes import FIELDS, MIN_RUN_NS, NEW, RENAMED,
 RUNNING, WAITING, ASLEEP, UNKNOWN, *_ = ThreadState
 MAIN, OTHER_THREAD, NEWCOMER = 7, 8, 20
 START = 1_000
-NUMBERS = {name: number for number, name in enumerate(["switch", "waking", "started", *FIELDS])}
+SCHEDULER = ("sched_switch", "sched_waking", "sched_wakeup_new")
+NUMBERS = {name: number for number, name in enumerate([*SCHEDULER, *FIELDS])}
 
 
 def layout(name: str) -> Layout:
@@ -35,7 +36,7 @@ def layout(name: str) -> Layout:
 
 
 JOIN = Join(
-    Layout(9, "time", "time", "joined", ""), (layout("switch"), layout("waking")), layout("started"), "time"
+    Layout(9, "time", "time", "joined", ""), tuple(map(layout, SCHEDULER[:-1])), layout(SCHEDULER[-1]), "time"
 )
 
 
@@ -133,8 +134,8 @@ def test_the_plan_names_each_event_and_whom_to_follow() -> None:
     plan = Stream().plan
     assert [(plan.events[number].kind, len(plan.events[number].fields)) for number in range(4)] == [
         ("switched", 3),
-        ("woken", 1),
-        ("born", 1),
+        ("woken", 2),
+        ("born", 2),
         ("created", 2),
     ]
     assert plan.follows == Members.follows
