@@ -215,7 +215,7 @@ probes:
 """
 
 USES = r"""
-/* In a cgroup, which it enters and leaves itself, uses the CPU for some seconds, or reads 64 MiB of a file. */
+/* In a cgroup, which it enters and leaves itself, uses the CPU for a time, or reads 64 MiB of a file. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
