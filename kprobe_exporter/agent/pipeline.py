@@ -22,7 +22,7 @@ from kprobe_exporter.aggregate.recipes import counted_stacks, join_recipe, recor
 from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.stack_classes import class_of_seen
 from kprobe_exporter.aggregate.stack_counts import StackCounts
-from kprobe_exporter.aggregate.thread_times import TimeTallies
+from kprobe_exporter.aggregate.thread_times import CgroupPaths, TimeTallies
 from kprobe_exporter.config.model import Export, Probe
 from kprobe_exporter.identity.procfs import host_proc
 from kprobe_exporter.identity.thread_files import ThreadFiles
@@ -383,5 +383,5 @@ def _times_of(flows: Iterable[_Flow]) -> tuple[TimeTallies | None, ThreadTimesPl
             by_cgroup = any(label.first in BY_THREAD for label in flow.times)
             plan = times_plan(flow.attached.joined, frozenset(("all",)), by_cgroup=by_cgroup)
             files = ThreadFiles(host_proc(), class_of_seen)
-            return TimeTallies(flow.attached.joined, flow.times, files.cgroup), plan
+            return TimeTallies(flow.attached.joined, flow.times, CgroupPaths(files.cgroup)), plan
     return None, None

@@ -11,8 +11,33 @@ from kprobe_exporter.model.specs import LabelSpec
 from kprobe_exporter.model.stacks import StackTally, Weight
 from kprobe_exporter.model.thread_times import ThreadState, ThreadTime
 
-CgroupOf = Callable[[int], bytes]
-"""Return the path of a thread's cgroup, below which the kernel gives CPU time; empty if it is unknown."""
+KEPT_NS = 2_000_000_000
+"""Nanoseconds for which the cgroup of a thread that has ended is remembered."""
+
+MOST_PATHS = 4096
+
+
+class CgroupPaths:
+    """The paths of threads' cgroups, as ``look_up`` finds them, which returns an empty one if it does not.
+
+    A thread that has ended meanwhile has the path that it had at an earlier wait.
+    """
+
+    def __init__(self, look_up: Callable[[int], bytes]) -> None:
+        self._look_up = look_up
+        self._known: dict[int, tuple[bytes, int]] = {}
+
+    def of(self, tid: int, moment: int) -> bytes:
+        """Return the path of a thread that waited at a moment, in nanoseconds; empty if it is unknown."""
+        path = self._look_up(tid)
+        if not path:
+            path, known = self._known.get(tid, (b"", 0))
+            return path if moment - known < KEPT_NS else b""
+        self._known.pop(tid, None)
+        self._known[tid] = path, moment
+        if len(self._known) > MOST_PATHS:
+            del self._known[next(iter(self._known))]
+        return path
 
 
 class TimeTallies:
@@ -23,15 +48,15 @@ class TimeTallies:
     the events that begin or end a part.
     """
 
-    def __init__(self, join: Join, labels: Sequence[LabelSpec], cgroup_of: CgroupOf) -> None:
+    def __init__(self, join: Join, labels: Sequence[LabelSpec], paths: CgroupPaths) -> None:
         self._layout_id = join.layout.layout_id
         self._begins, self._end = [one.layout_id for one in join.begins], join.end.layout_id
         self._by_thread = [label.field == "tid" for label in labels]
-        self._cgroup_of = cgroup_of
+        self._paths = paths
 
     def take(self, batch: Batch) -> None:
         """Replace the parts of a batch by tallies."""
-        for part in own_parts(batch.thread_times, self._cgroup_of):
+        for part in own_parts(batch.thread_times, self._paths.of):
             class_ = class_of(part)
             key = tuple(part.tid if by_thread else class_.encode() for by_thread in self._by_thread)
             made = [Tally(self._layout_id, 0, key, 1, part.nanoseconds)]
@@ -48,7 +73,7 @@ class TimeTallies:
             batch.begun[self._layout_id] = batch.begun.get(self._layout_id, 0) + begun
 
 
-def own_parts(parts: Iterable[ThreadTime], cgroup_of: CgroupOf) -> Iterator[ThreadTime]:
+def own_parts(parts: Iterable[ThreadTime], path_of: Callable[[int, int], bytes]) -> Iterator[ThreadTime]:
     """Yield the parts of threads' time, so that they add up to it.
 
     Of the throttled cgroups only the thread's own counts: the deepest on its path, as the kernel throttles
@@ -62,7 +87,7 @@ def own_parts(parts: Iterable[ThreadTime], cgroup_of: CgroupOf) -> Iterator[Thre
             others.append(part)
             continue
         if part.tid not in paths:
-            paths[part.tid] = cgroup_of(part.tid)
+            paths[part.tid] = path_of(part.tid, part.moment)
         level = level_within(paths[part.tid], part.cgroup)
         if level > found.get(part.tid, (0, part))[0]:
             found[part.tid] = level, part

@@ -20,7 +20,7 @@ from tests.support.block_devices import null_block
 from tests.support.compiling import compiled
 from tests.support.folded import folded
 from tests.support.patience import patience
-from tests.support.unified_cgroup import ROOT, group, statistics
+from tests.support.unified_cgroup import group, statistics
 
 CONFIG = """
 global: {{tracefs_instance: times, buffer_size: 4MiB, limit: none, max_series: 5000}}
@@ -215,7 +215,7 @@ probes:
 """
 
 USES = r"""
-/* In a cgroup, which it enters and leaves itself, uses the CPU for a time, or reads 64 MiB of a file. */
+/* In a cgroup, which it enters itself, uses the CPU for some seconds, or reads 64 MiB of a file. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
@@ -232,13 +232,12 @@ static double used(void) {
     return at.tv_sec + at.tv_nsec / 1e9;
 }
 int main(int number, char **words) {
-    if (number < 4) return 2;
-    int file = open(words[3], O_RDONLY);
+    if (number < 3) return 2;
+    int file = open(words[2], O_RDONLY);
     enter(words[1]);
-    double until = used() + atof(words[3]);
+    double until = used() + atof(words[2]);
     for (int i = 0; file >= 0 && i < 64; i++) if (read(file, block, sizeof block) < 0) return 3;
     while (used() < until) {}
-    enter(words[2]);
     return 0;
 }
 """
@@ -260,8 +259,7 @@ def test_quota_of_a_cgroup(start_agent: StartAgent, tmp_path: Path, below: str) 
     with group(f"{below}quota", "cpu") as where:
         limit = where if not below else where.parent
         (limit / "cpu.max").write_text("20000 100000")
-        places = [where / "cgroup.procs", ROOT / "cgroup.procs"]
-        subprocess.run(["taskset", "-c", "1", program, *places, "0.3"], check=True)
+        subprocess.run(["taskset", "-c", "1", program, where / "cgroup.procs", "0.3"], check=True)
         found, counted = limited(agent, program), statistics(limit)["throttled_usec"] / 1e6
     print(f"throttled for {counted:.6f} s: {found}")
     assert counted > 0.5
@@ -277,7 +275,7 @@ def test_memory_limit_of_a_cgroup(start_agent: StartAgent, tmp_path: Path) -> No
     agent = start_agent(LIMITED)
     with null_block() as device, group("small", "memory") as where:
         (where / "memory.max").write_text(str(8 << 20))
-        subprocess.run([program, where / "cgroup.procs", ROOT / "cgroup.procs", device], check=True)
+        subprocess.run([program, where / "cgroup.procs", device], check=True)
         found, shown = limited(agent, program), agent.scrape()
     took = shown.value("kprobe_duration_seconds_sum", probe="reclaims")
     print(f"reclaimed for {took:.6f} s: {found}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kprobe_exporter.aggregate.thread_times import level_within, own_parts
+from kprobe_exporter.aggregate.thread_times import KEPT_NS, MOST_PATHS, CgroupPaths, level_within, own_parts
 from kprobe_exporter.model.thread_times import ThreadState, ThreadTime
 
 WAITING, RUNNING, THROTTLED = ThreadState.WAITING, ThreadState.RUNNING, ThreadState.THROTTLED
@@ -10,7 +10,7 @@ PATHS = {7: b"/shop.slice/web.service", 8: b"/shop.slice", 9: b""}
 
 
 def parts(*found: ThreadTime) -> list[tuple[int, ThreadState, int]]:
-    return [(one.tid, one.state, one.nanoseconds) for one in own_parts(found, lambda tid: PATHS[tid])]
+    return [(one.tid, one.state, one.nanoseconds) for one in own_parts(found, lambda tid, _: PATHS[tid])]
 
 
 def throttled(tid: int, nanoseconds: int, cgroup: bytes) -> ThreadTime:
@@ -59,3 +59,24 @@ def test_wait_of_several_moments() -> None:
 
 def test_thread_whose_cgroup_is_unknown_waits() -> None:
     assert parts(throttled(9, 30, b"1:shop.slice"), ThreadTime(9, WAITING, 30, 6)) == [(9, WAITING, 30)]
+
+
+def test_ended_thread_has_the_cgroup_of_its_earlier_wait() -> None:
+    living = {7: b"/a"}
+    paths = CgroupPaths(lambda tid: living.get(tid, b""))
+    assert paths.of(7, 10) == b"/a"
+    living[7] = b"/b"
+    assert paths.of(7, 20) == b"/b"
+    del living[7]
+    assert paths.of(7, 20 + KEPT_NS - 1) == b"/b"
+    assert paths.of(7, 20 + KEPT_NS) == b""
+    assert paths.of(8, 20) == b""
+
+
+def test_remembered_cgroups_are_bounded() -> None:
+    living = set(range(MOST_PATHS + 5))
+    paths = CgroupPaths(lambda tid: b"/a" if tid in living else b"")
+    for tid in living:
+        paths.of(tid, 1)
+    living.clear()
+    assert [paths.of(tid, 1) for tid in (0, 4, 5, MOST_PATHS)] == [b"", b"", b"/a", b"/a"]
