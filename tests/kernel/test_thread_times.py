@@ -196,8 +196,9 @@ def test_drawn_mixes(start_agent: StartAgent, tmp_path: Path, random: Random, th
         assert measured["r"] - unknown - margin(measured["r"]) <= of("running")
         whole = shown.total(TOTAL, exe=str(program))
         assert unknown < MOST_UNKNOWN * whole
-        # The start and the end of the process are no part of what it measured.
-        assert whole == pytest.approx(measured["L"], rel=0.01, abs=patience(0.01) + threads * 0.001)
+        # The start and the end of the process are no part of what it measured, nor a thread's wait to end.
+        most = measured["L"] + of("waiting_for_cpu") + patience(0.02) + threads * 0.001
+        assert 0.99 * measured["L"] - 0.001 <= whole <= 1.01 * most
         print(f"{threads} threads lived {measured['L']:.3f} s, and {whole:.3f} s were added up")
 
 
@@ -264,8 +265,9 @@ def test_quota_of_a_cgroup(start_agent: StartAgent, tmp_path: Path, below: str) 
     print(f"throttled for {counted:.6f} s: {found}")
     assert counted > 0.5
     unknown = found.get("unaccounted", 0.0)
-    assert 0.99 * counted - unknown - 0.001 <= found["throttled"] <= 1.01 * counted + 0.001
-    assert found["running"] >= 0.3 - unknown
+    # The kernel also counts the rest of the period in which the program ends.
+    assert 0.99 * counted - unknown - 0.1 <= found["throttled"] <= 1.01 * counted + 0.001
+    assert found["running"] >= 0.9 * 0.3 - unknown
 
 
 @pytest.mark.needs("kprobe_events")
