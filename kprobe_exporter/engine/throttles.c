@@ -14,6 +14,7 @@ enum {
     MAX_CPUS = 1 << 13,             /* CONFIG_NR_CPUS has this maximum */
     MAX_GROUPS = 1 << 10,           /* of one CPU; others count as not throttled */
     MAX_SPANS = 1 << 12,            /* of one cgroup between two cuts: a period is a millisecond at least */
+    MAX_HELD_S = 10,                /* a period is a second at most; what holds for longer has had an end unseen */
     NAME_ROOM = 300,                /* a level, a colon, and a name of NAME_MAX bytes */
 };
 
@@ -146,6 +147,12 @@ void end_throttle(struct throttles *throttles, int32_t cpu, uint64_t group, uint
     one->spans[one->nspans++] = (struct span){one->since, time};
 }
 
+/* Whether a throttle holds that may be believed. */
+static bool holds(const struct throttle *one, uint64_t now)
+{
+    return one->depth && (now < one->since || now - one->since < MAX_HELD_S * UINT64_C(1000000000));
+}
+
 void expire_throttles(struct throttles *throttles, uint64_t until)
 {
     for (uint32_t cpu = 0; cpu < throttles->ncpus; cpu++) {
@@ -159,7 +166,7 @@ void expire_throttles(struct throttles *throttles, uint64_t until)
                 if (one->spans[i].end > until)
                     one->spans[kept++] = one->spans[i];
             one->nspans = kept;
-            if (kept || one->depth) {
+            if (holds(one, until) || (kept && !one->depth)) {
                 link = &one->next;
                 continue;
             }

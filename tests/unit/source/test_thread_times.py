@@ -385,6 +385,16 @@ def test_loss_ends_all_throttles() -> None:
     assert (7, THROTTLED, JOB) not in threads.until(60)
 
 
+def test_throttle_whose_end_was_not_seen() -> None:
+    second = 1_000_000_000
+    threads = waiting()
+    threads.throttled(20, 1)
+    assert threads.until(20 + 10 * second)[7, THROTTLED, JOB] == 10 * second
+    threads.unthrottled(40 + 10 * second, 1)
+    threads.throttled(60 + 10 * second, 1)
+    assert threads.until(70 + 10 * second) == {(7, WAITING, None): 50, (7, THROTTLED, JOB): 10}
+
+
 @given(st.randoms(use_true_random=True))
 @settings(deadline=None, max_examples=100)
 def test_drawn_throttles(random: Random) -> None:
