@@ -59,9 +59,9 @@ def _function(symbol: str, fetch: Mapping[str, str]) -> Attach:
     return Attach(Target(Kind.KPROBE, symbol=symbol), bodies, None, None, paths=paths)
 
 
-CGROUP = {"group": "$arg1:u64", "to": "(rq)$arg2->cpu"}
+THROTTLE_ARGS = {"group": "$arg1:u64", "to": "(rq)$arg2->cpu"}
 
-FURTHER: Mapping[Further, tuple[Attach, ...]] = {
+OF_CLASSES: Mapping[Further, tuple[Attach, ...]] = {
     "reclaim": tuple(
         _reclaim(f"mm_vmscan_{kind}_reclaim_{end}")
         for kind in ("direct", "memcg")
@@ -72,12 +72,12 @@ FURTHER: Mapping[Further, tuple[Attach, ...]] = {
         _function(
             "tg_throttle_down",
             {
-                **CGROUP,
+                **THROTTLE_ARGS,
                 "level": "(task_group)$arg1->css.cgroup->level",
                 "name": "(task_group)$arg1->css.cgroup->kn->name",
             },
         ),
-        _function("tg_unthrottle_up", CGROUP),
+        _function("tg_unthrottle_up", THROTTLE_ARGS),
     ),
 }
 """The events that further classes need."""
@@ -93,7 +93,7 @@ def time_probe(model: TimeModel) -> Probe:
         _event("sched_switch", prev="prev_pid", next="next_pid", state="prev_state"),
         _event("sched_waking", task="pid", to="target_cpu"),
         _event("sched_wakeup", task="pid", to="target_cpu"),
-        *(event for name in model.classes for event in FURTHER[name]),
+        *(event for name in model.classes for event in OF_CLASSES[name]),
         _event("sched_wakeup_new", task="pid", to="target_cpu"),
     )
     target = Target(Kind.PAIR, parts=tuple(one.target for one in events))
