@@ -9,13 +9,15 @@ from tests.bench.latency_guest import AGENT, CALL_PROBE, PAIR_PROBE, total
 from tests.bench.probes import configured
 
 
+@pytest.mark.parametrize("plan", ["events", "kernel"])
 @pytest.mark.parametrize(("attach", "kind"), [(CALL_PROBE, Kind.CALL), (PAIR_PROBE, Kind.PAIR)])
-def test_what_the_agents_of_bursts_are_told(attach: str, kind: Kind) -> None:
-    config = configured(AGENT % attach)
+def test_what_the_agents_of_bursts_are_told(attach: str, kind: Kind, plan: str) -> None:
+    config = configured(AGENT % (attach, plan))
     [probe] = config.probes
     assert config.settings.limit is probe.limit is None
     assert [way.target.kind for way in probe.attach] == [kind]
     assert probe.duration_buckets
+    assert probe.aggregate == plan
 
 
 @pytest.mark.parametrize(
