@@ -49,3 +49,11 @@ def test_the_exit_status_tells_what_is_down(tmp_path: Path, kernel: str, status:
     result = CliRunner().invoke(main, ["check", "--against", str(file), str(config)])
     assert (result.exit_code, result.stderr) == (status, "")
     assert ("down: read" in result.stdout) is bool(status)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=series)
+def test_each_class_of_time_can_be_had(tmp_path: Path, kernel: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("time: {by: [pod], classes: [throttled, reclaim]}")
+    result = CliRunner().invoke(main, ["check", "--against", str(kernel), str(config)])
+    assert (result.exit_code, result.stderr) == (0, "")
