@@ -56,7 +56,7 @@ def test_a_command_and_its_options_exist(words: list[str]) -> None:
     name, *arguments = words
     command = main.get_command(click.Context(main), name)
     assert command, name
-    with click.Context(command) as context:
+    with click.Context(command, **main.context_settings) as context:  # click keeps its option for help
         _, rest, _ = command.make_parser(context).parse_args(list(arguments))
     assert rest == []
 
