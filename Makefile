@@ -23,7 +23,7 @@ release-packages := $(image-packages) $(root-packages) lintian rpm rpmlint
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run port test quick check engine vmtest demo bench fuzz soak differential shell fixtures dist deb packages image release dist-test hooks clean .venv
+.PHONY: help run port test quick check engine vmtest demo bench fuzz soak differential shell reference fixtures dist deb packages image release dist-test hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,9 @@ differential: .venv/test.stamp ## drawn probes under drawn loads in a VM (KERNEL
 shell: .venv/test.stamp ## a shell in a VM (KERNEL=6.12)
 	@scripts/debian-packages $(vm-packages)
 	@$(bin)/python -m tests.vm shell $(KERNEL:%=--kernel %)
+
+reference: .venv/test.stamp ## write what is generated: reference pages, the man page, completions, system calls
+	@$(bin)/python -m tests.reference
 
 fixtures: .venv/test.stamp ## capture tests/fixtures again, from the kernels themselves
 	@scripts/debian-packages $(vm-packages) $(arm-packages)

@@ -1,4 +1,4 @@
-"""System calls by number, from the newest tested kernel's asm/unistd_64.h (`python -m tests.reference`)."""
+"""System calls by number, from the newest tested kernel's asm/unistd_64.h (`make reference`)."""
 
 from collections.abc import Mapping
 

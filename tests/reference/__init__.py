@@ -1,7 +1,7 @@
 """The reference documents, the manual page and the shells' completion, made from the code that they describe;
 and the numbers of system calls, made from headers.
 
-``python -m tests.reference`` writes them. A unit test makes them again and compares. What the code cannot
+``make reference`` writes them. A unit test makes them again and compares. What the code cannot
 tell is written here, as Markdown.
 """
 

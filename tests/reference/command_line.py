@@ -11,7 +11,7 @@ from kprobe_exporter.cli import COMMANDS, main
 from kprobe_exporter.cli.completion import PROGRAM, SHELLS
 
 HEAD = r"""
-.\" Made by python -m tests.reference: do not edit.
+.\" Made by make reference: do not edit.
 .TH KPROBE\-EXPORTER 1
 .SH NAME
 kprobe\-exporter \- Linux kprobes, through tracefs, as Prometheus metrics

@@ -19,7 +19,7 @@ WIDE = 20
 
 DEFINED = re.compile(r"^#define __NR_(\w+)\s+(\d+)$", re.MULTILINE)
 HEAD = '''\
-"""System calls by number, from the newest tested kernel's asm/unistd_64.h (`python -m tests.reference`)."""
+"""System calls by number, from the newest tested kernel's asm/unistd_64.h (`make reference`)."""
 
 from collections.abc import Mapping
 

@@ -28,7 +28,7 @@ def text(name: str) -> str:
 
 @pytest.mark.parametrize("name", FILES)
 def test_it_is_what_the_code_makes_of_it(name: str) -> None:
-    assert (ROOT / name).read_text() == FILES[name](), "run: python -m tests.reference"
+    assert (ROOT / name).read_text() == FILES[name](), "run: make reference"
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
