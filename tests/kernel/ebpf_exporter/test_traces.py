@@ -107,8 +107,7 @@ def test_requests_to_a_device_with_a_scheduler(tracing: Tracing, receiver: Rotel
                 os.pwritev(fd, [page], 2 * number * mmap.PAGESIZE)
         os.close(fd)
         requests = completed(device)
-        agent.scrape()  # reads what is recorded while the device has a name
-    agent.end()
+        agent.end()  # what is exported gets the device's name, as long as it has one
     assert requests > TIMES
     assert sent(receiver, TIMES + requests) == {"block_queue": TIMES, "block_service": requests}
     assert device.name in receiver.found(r"-> kprobe.arg.dev: Str\((.+)\)")
