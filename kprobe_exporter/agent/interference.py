@@ -15,6 +15,7 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.kept_settings import SHOWN, parse_filters
+from kprobe_exporter.tracefs.pair_triggers import PairTriggers
 from kprobe_exporter.tracefs.probes import NO_FILTER, Installed
 from kprobe_exporter.util.deadline import CONTAINERS, HOST_FILES
 
@@ -298,22 +299,18 @@ class Interference:
 
     def _full(self, probes: Iterable[ProbeState], now: float) -> Iterator[Repair]:
         """Yield renewals of pairs whose table of open calls is full, so that new keys have room again."""
-        for probe in probes:
-            pair = probe.attached.pair if probe.attached is not None and probe.state == "up" else None
-            if pair is None or not pair.is_full:
-                continue
-            if now - self._renewed.get(probe.name, -RENEWED) >= RENEWED:
-                self._renewed[probe.name] = now
-                log.info("the probe '%s': its table of open calls is full, and begins anew", probe.name)
-                yield Repair(probe.name, "replace")
+        for name, pair in _pairs(probes):
+            if pair.is_full and now - self._renewed.get(name, -RENEWED) >= RENEWED:
+                self._renewed[name] = now
+                log.info("the probe '%s': its table of open calls is full, and begins anew", name)
+                yield Repair(name, "replace")
 
     def _broken_pairs(self, probes: Iterable[ProbeState], now: float) -> Iterator[Repair]:
         """Yield repairs of pairs of which a trigger was removed: the kernel joins none any more."""
-        for probe in probes:
-            pair = probe.attached.pair if probe.attached is not None and probe.state == "up" else None
+        for name, pair in _pairs(probes):
             with suppress(OSError):
-                if pair is not None and not pair.are_whole():
-                    yield self._repair(probe.name, "probe_disabled", "replace", now)
+                if not pair.are_whole():
+                    yield self._repair(name, "probe_disabled", "replace", now)
 
     def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:
         """Note whether the fault holds; log its begin and end, the end of REPAIRED ones at debug level."""
@@ -329,6 +326,13 @@ class Interference:
             self._holding.discard(key)
             level = logging.DEBUG if fault in REPAIRED else logging.INFO
             log.log(level, "%sit is over [%s]", whose, fault)
+
+
+def _pairs(probes: Iterable[ProbeState]) -> Iterator[tuple[str, PairTriggers]]:
+    """Yield the pairs that the kernel joins, by the names of their probes, which are up."""
+    for probe in probes:
+        if probe.attached is not None and probe.state == "up" and probe.attached.pair is not None:
+            yield probe.name, probe.attached.pair
 
 
 def replacements(

@@ -76,8 +76,8 @@ class TimeTallies:
 def own_parts(parts: Iterable[ThreadTime], path_of: Callable[[int, int], bytes]) -> Iterator[ThreadTime]:
     """Yield the parts of threads' time, so that they add up to it.
 
-    Of the throttled cgroups only the thread's own counts: the deepest on its path, as the kernel throttles
-    all below one that it throttles. This part of its wait is no longer a wait for a CPU.
+    The kernel throttles a cgroup with all cgroups below it, so the deepest one on a thread's path counts. The
+    time of it is taken off the thread's wait for a CPU.
     """
     found: dict[int, tuple[int, ThreadTime]] = {}
     paths: dict[int, bytes] = {}

@@ -43,12 +43,12 @@ class TimeModel(Strict):
     """If exceeded for some seconds, it is disabled, and tried again with growing pauses."""
 
 
+def _tracepoint(system: str, event: str, **fetch: str) -> Attach:
+    return Attach(Target(Kind.TRACEPOINT, system=system, event=event), fetch, None, None)
+
+
 def _event(name: str, **fetch: str) -> Attach:
-    return Attach(Target(Kind.TRACEPOINT, system="sched", event=name), fetch, None, None)
-
-
-def _reclaim(name: str) -> Attach:
-    return Attach(Target(Kind.TRACEPOINT, system="vmscan", event=name), {}, None, None)
+    return _tracepoint("sched", name, **fetch)
 
 
 def _function(symbol: str, fetch: Mapping[str, str]) -> Attach:
@@ -63,7 +63,7 @@ THROTTLE_ARGS = {"group": "$arg1:u64", "to": "(rq)$arg2->cpu"}
 
 OF_CLASSES: Mapping[Further, tuple[Attach, ...]] = {
     "reclaim": tuple(
-        _reclaim(f"mm_vmscan_{kind}_reclaim_{end}")
+        _tracepoint("vmscan", f"mm_vmscan_{kind}_reclaim_{end}")
         for kind in ("direct", "memcg")
         for end in ("begin", "end")
     ),

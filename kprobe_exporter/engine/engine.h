@@ -221,7 +221,7 @@ enum role {
     ROLE_BORN,                      /* a new thread waits for its first CPU */
     ROLE_MIGRATED,                  /* a thread waits for another CPU */
     ROLE_ENTERED,                   /* the current thread makes room in memory */
-    ROLE_LEFT,                      /* it goes on with its own work */
+    ROLE_LEFT,                      /* the current thread has made room */
     ROLE_THROTTLED,                 /* a CPU runs no thread of a cgroup whose quota is used up */
     ROLE_UNTHROTTLED,               /* it may run them again */
     ROLE_CREATED,                   /* the current thread makes another one; from here on, also found records */

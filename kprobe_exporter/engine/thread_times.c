@@ -199,14 +199,21 @@ static bool was_seen_asleep(const struct thread_time *thread, uint64_t time)
     return thread->watched && thread->state == THREAD_ASLEEP && thread->seen <= time;
 }
 
+/* End the piece of a thread that has a CPU until now, if its events agree; false without memory. */
+static bool end_run(struct engine *engine, struct thread_time *thread, uint64_t time)
+{
+    bool ran = thread->watched ? !was_seen_asleep(thread, time) : thread->state == THREAD_RUNNING;
+
+    return end_piece(engine, thread, time, ran ? THREAD_RUNNING : THREAD_UNKNOWN);
+}
+
 /* Take a thread off its CPU, which becomes NULL if it has ended; false without memory. */
 static bool switch_away(
     struct engine *engine, struct thread_time **of, uint64_t state, const struct record *record)
 {
     struct thread_time *thread = *of;
-    bool ran = thread->watched ? !was_seen_asleep(thread, record->time) : thread->state == THREAD_RUNNING;
 
-    if (!end_piece(engine, thread, record->time, ran ? THREAD_RUNNING : THREAD_UNKNOWN))
+    if (!end_run(engine, thread, record->time))
         return false;
     if (state & ENDED) {
         remove_thread(&engine->times->table, thread->tid);
@@ -273,8 +280,7 @@ static bool set_cpu(
 /* A thread begins or ends to make room in memory; false without memory. */
 static bool reclaim(struct engine *engine, struct thread_time *thread, uint64_t time, bool begins)
 {
-    bool ran = thread->watched ? !was_seen_asleep(thread, time) : thread->state == THREAD_RUNNING;
-    bool done = end_piece(engine, thread, time, ran ? THREAD_RUNNING : THREAD_UNKNOWN);
+    bool done = end_run(engine, thread, time);
 
     thread->state = THREAD_RUNNING;
     thread->reclaims = begins;

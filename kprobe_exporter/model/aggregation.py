@@ -8,8 +8,8 @@ from kprobe_exporter.model.condition import Condition
 RawKey: TypeAlias = tuple[int | bytes | None, ...]
 
 RETURN_ERRORS, RETURN_VALUES, DURATIONS, STACKS, OPEN, WORST, TIMES = -1, -2, -3, -4, -5, -6, -7
-"""The uses of a group besides the probe's metrics: a built-in metric of every probe, its stacks, the number
-of open first halves, its largest value, or how long threads were in a state."""
+"""The uses of a group besides the probe's metrics. The first three are built-in metrics of every probe. The
+others are the stacks, the open first halves, the largest value, and the time of threads by state."""
 
 RECORDED_STACK = "@stack"
 """The key of the group that feeds the stacks: the addresses that the kernel recorded with the event."""
