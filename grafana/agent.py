@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from grafana_foundation_sdk.models.dashboard import DynamicConfigValue
-
 from grafana.frame import build
-from grafana.panels import GREEN, RED, YELLOW, graph, number, rows
+from grafana.panels import GREEN, RED, YELLOW, graph, number, rows, to_agent
 from grafana.queries import Query, increase, of, rate
 
 UID = "kprobe-exporter-agent"
@@ -217,10 +215,6 @@ def _unsent() -> Any:
     )
 
 
-TO_RECORDINGS = 'http://${__data.fields["Agent"]}/recordings'
-"""The address of the list of files on an agent."""
-
-
 def _list_of_recordings() -> Any:
     def within_an_hour(result: str) -> str:
         name = of("kprobe_exporter_recordings_total", f'result="{result}"')
@@ -238,8 +232,7 @@ def _list_of_recordings() -> Any:
         {"instance": "Agent", "recording": "Recording"},
         alarming="Failed",
     )
-    page = {"title": "Files on this agent", "url": TO_RECORDINGS, "targetBlank": True}
-    return found.override_by_name("Agent", [DynamicConfigValue("links", [page])])
+    return found.override_by_name("Agent", [to_agent("Files on this agent", "recordings")])
 
 
 def _recordings() -> Any:

@@ -61,9 +61,9 @@ def build(
         frame.with_variable(one)
     built = frame.build()
     built.panels = _placed(rows)
-    for variable in built.templating.list_val or ():
+    for choice in built.templating.list_val or ():
         # Of intervals only, but the SDK writes them for all, and the schema has no such.
-        variable.auto = variable.auto_min = variable.auto_count = None
+        choice.auto = choice.auto_min = choice.auto_count = None
     return built
 
 
@@ -73,15 +73,22 @@ def text(dashboard: Any) -> str:
 
 
 def _variable(name: str, label: str, series: str, *, many: bool) -> QueryVariable:
-    variable = (
+    return variable(name, label, f"label_values({series}, {name})", SOURCE, many=many)
+
+
+def variable(
+    name: str, label: str, query: str | dict[str, object], source: model.DataSourceRef, *, many: bool
+) -> QueryVariable:
+    """A choice of what a query finds: of one value, or of ``many`` or all."""
+    found = (
         QueryVariable(name)
         .label(label)
-        .query(f"label_values({series}, {name})")
-        .datasource(SOURCE)
+        .query(query)
+        .datasource(source)
         .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(model.VariableSort.ALPHABETICAL_ASC)
     )
-    return variable.multi(True).include_all(True).all_value(".+") if many else variable
+    return found.multi(True).include_all(True).all_value(".+") if many else found
 
 
 def _link() -> DashboardLink:

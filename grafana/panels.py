@@ -195,5 +195,11 @@ def _target(place: int, query: Query) -> prometheus.Dataquery:
     )
 
 
+def to_agent(title: str, path: str) -> DynamicConfigValue:
+    """What makes each name in a table's column "Agent" a link to a page of this agent."""
+    url = f'http://${{__data.fields["Agent"]}}/{path}'
+    return DynamicConfigValue("links", [{"title": title, "url": url, "targetBlank": True}])
+
+
 def _link(probe: str) -> DynamicConfigValue:
     return DynamicConfigValue("links", [{"title": "This probe", "url": TO_PROBE.format(probe=probe)}])

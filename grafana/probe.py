@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from grafana_foundation_sdk.models.dashboard import DynamicConfigValue
-
 from grafana.frame import build
-from grafana.panels import RED, YELLOW, buckets, graph, number, rows
+from grafana.panels import RED, YELLOW, buckets, graph, number, rows, to_agent
 from grafana.queries import PROBE, Query, down, increase, of, quantile, rate, ratio, spread
 
 UID = "kprobe-exporter-probe"
@@ -58,10 +56,6 @@ def _numbers() -> list[Any]:
     ]
 
 
-TO_PAGE = 'http://${__data.fields["Agent"]}/probe/${probe:percentencode}'
-"""The address of the probe's page on an agent: heat maps, the busiest label sets, flame graphs."""
-
-
 def _info() -> Any:
     found = rows(
         "What it is attached to",
@@ -73,8 +67,9 @@ def _info() -> Any:
         ],
         {"instance": "Agent", "kind": "Kind", "target": "Target", "plan": "Plan"},
     )
-    page = {"title": "Its page on this agent", "url": TO_PAGE, "targetBlank": True}
-    return found.override_by_name("Agent", [DynamicConfigValue("links", [page])])
+    # The probe's page has heat maps, the busiest label sets and flame graphs.
+    page = to_agent("Its page on this agent", "probe/${probe:percentencode}")
+    return found.override_by_name("Agent", [page])
 
 
 def _hits() -> Any:

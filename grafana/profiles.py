@@ -7,7 +7,7 @@ from grafana_foundation_sdk.builders import grafanapyroscope
 from grafana_foundation_sdk.builders.dashboard import DatasourceVariable, QueryVariable
 from grafana_foundation_sdk.models import dashboard as model
 
-from grafana.frame import build
+from grafana.frame import build, variable
 from grafana.pack import trust
 from grafana.panels import graph
 from grafana.queries import Query, rate, ratio
@@ -68,17 +68,7 @@ def _agents() -> QueryVariable:
         "labelName": "instance",
         "profileTypeId": profile_type("off_cpu", *DURATION),
     }
-    return (
-        QueryVariable("agent")
-        .label("Agent in Pyroscope")
-        .query(query)
-        .datasource(SOURCE)
-        .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(model.VariableSort.ALPHABETICAL_ASC)
-        .multi(True)
-        .include_all(True)
-        .all_value(".+")
-    )
+    return variable("agent", "Agent in Pyroscope", query, SOURCE, many=True)
 
 
 def _flames(probe: str, sample: str, unit: str, title: str, description: str) -> panel.Panel:

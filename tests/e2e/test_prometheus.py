@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.conftest import PlayBack
 from tests.support.captured_streams import CONFIG, streams
 from tests.support.patience import eventually
-from tests.support.prometheus_server import Prometheus, prometheus
+from tests.support.prometheus_server import Prometheus, prometheus, scraping
 
 
 # In OpenMetrics a counter's family is named without the suffix, in protobuf with it.
@@ -24,9 +24,7 @@ def test_what_prometheus_stores(
 ) -> None:
     agent = play_back(CONFIG, streams("6.12"))
     binary = Path(promtool).with_name("prometheus")
-    job = {"job_name": "kernel", "static_configs": [{"targets": [agent.address.removeprefix("http://")]}]}
-    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
-    with prometheus(binary, tmp_path, config, *flags) as server:
+    with prometheus(binary, tmp_path, scraping(agent.address), *flags) as server:
         by_errno = "sum by (errno) (kprobe_open_results_total)"
         eventually(lambda: values(server, by_errno).get("ENOENT", 0) > 0, 30)
         metrics = agent.scrape()

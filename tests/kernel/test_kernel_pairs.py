@@ -1,7 +1,6 @@
 """Calls and pairs that the kernel joins: the same numbers as the agent's, and losses are told."""
 
 import os
-import re
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from tests.bench.bpftrace import LIVE, SAYS_SO
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
-from tests.support.bpftrace_process import end
+from tests.support.bpftrace_process import end, histogram
 from tests.support.joined_calls import SLEEPS, lost, nap, nested_epolls
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually, patience
@@ -317,8 +316,7 @@ probes:
             naps = list(other.map(nap, [0.011] * 3 + [0.15] * 4 + [0.7] * 2))
         finally:
             end(tool, patience(30))
-    rows = re.findall(r"^\[(\d+)([KMG]?), .*\)\s+(\d+) \|", log.read_text(), re.MULTILINE)
-    theirs = {int(low) << 10 * " KMG".index(unit or " "): int(count) for low, unit, count in rows}
+    theirs = histogram(log.read_text())
     metrics = counted(agent, naps=len(naps))
     below = [
         metrics.value("kprobe_duration_seconds_bucket", probe="naps", le=str(2**power / 1e9))

@@ -22,7 +22,7 @@ import pytest
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import Metrics
 from tests.support.block_devices import completed, null_block
-from tests.support.bpftrace_process import end
+from tests.support.bpftrace_process import end, histogram
 from tests.support.patience import eventually, patience
 
 pytestmark = pytest.mark.needs("kprobe_events")
@@ -52,7 +52,6 @@ TYPES = "#define dev_t unsigned int\n#define sector_t unsigned long\n#define pid
 END_OF_A_WAIT = 'to: {to: "tracepoint:sched:sched_switch", fetch: {task: next_pid}'
 """In examples/runqlat.yaml."""
 
-ROW = re.compile(r"^\[(\d+)([KMG]?)[],].*?(\d+) \|", re.MULTILINE)
 PATIENCE = 30
 
 Buckets = Counter[int]
@@ -100,8 +99,7 @@ class Bpftrace:
 
 
 def _rows(text: str) -> Buckets:
-    rows = ROW.findall(text.rpartition("@usecs:")[2])
-    return Counter({int(low) << 10 * " KMG".index(unit or " "): int(count) for low, unit, count in rows})
+    return histogram(text.rpartition("@usecs:")[2])
 
 
 @pytest.fixture

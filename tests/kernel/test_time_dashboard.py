@@ -12,9 +12,9 @@ import pytest
 from grafana import profiles, time_of_threads
 from grafana.__main__ import DIRECTORY
 from tests.kernel.conftest import StartAgent
-from tests.support.dashboard_schema import panels
+from tests.support.dashboard_schema import asked, panels
 from tests.support.patience import eventually
-from tests.support.prometheus_server import Prometheus, prometheus
+from tests.support.prometheus_server import Prometheus, prometheus, scraping
 
 ROOT = Path(__file__).parents[2]
 PACK = ROOT / "examples/packs/scheduler.yaml"
@@ -41,27 +41,23 @@ def configurations() -> dict[str, str]:
     return {time_of_threads.UID: example, profiles.UID: probe}
 
 
-def asked(uid: str) -> dict[str, str]:
+def queries(uid: str) -> dict[str, str]:
     """Return the queries to Prometheus of a dashboard, by the panels' titles and their letters."""
     dashboard = json.loads((DIRECTORY / f"{uid}.json").read_text())
-    values = {"$job": ".+", "$instance": ".+", "$__rate_interval": "10s"}
-    found = {}
-    for panel in panels(dashboard):
+    return {
+        f"{panel['title']} {target['refId']}": asked(target["expr"], interval="10s")
+        for panel in panels(dashboard)
         # A machine may wait for no disk and no memory.
-        if panel["datasource"]["type"] == "prometheus" and "has waited so" not in panel["description"]:
-            for target in panel["targets"]:
-                expr = target["expr"]
-                for name, value in values.items():
-                    expr = expr.replace(name, value)
-                found[f"{panel['title']} {target['refId']}"] = expr
-    return found
+        if panel["datasource"]["type"] == "prometheus" and "has waited so" not in panel["description"]
+        for target in panel["targets"]
+    }
 
 
-def unanswered(server: Prometheus, queries: dict[str, str]) -> list[str]:
+def unanswered(server: Prometheus, wanted: dict[str, str]) -> list[str]:
     """Return the titles of the panels whose queries have found nothing until now."""
     return [
         title
-        for title, expr in queries.items()
+        for title, expr in wanted.items()
         if not any(series.finite for series in server.over(expr, SECONDS))
     ]
 
@@ -69,16 +65,14 @@ def unanswered(server: Prometheus, queries: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize("uid", [time_of_threads.UID, profiles.UID])
 def test_each_query_is_answered(start_agent: StartAgent, promtool: str, tmp_path: Path, uid: str) -> None:
     agent = start_agent(configurations()[uid])
-    queries = asked(uid)
-    assert len(queries) > 3
-    job = {"job_name": "kernel", "static_configs": [{"targets": [agent.address.removeprefix("http://")]}]}
-    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
+    wanted = queries(uid)
+    assert len(wanted) > 3
     binary = Path(promtool).with_name("prometheus")
     with subprocess.Popen([sys.executable, "-c", LOAD]) as load:
         try:
-            with prometheus(binary, tmp_path, config) as server:
+            with prometheus(binary, tmp_path, scraping(agent.address)) as server:
                 with suppress(AssertionError):
-                    eventually(lambda: not unanswered(server, queries), 30, 1)
-                assert unanswered(server, queries) == []
+                    eventually(lambda: not unanswered(server, wanted), 30, 1)
+                assert unanswered(server, wanted) == []
         finally:
             load.kill()

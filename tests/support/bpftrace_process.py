@@ -1,11 +1,21 @@
 """Ends bpftrace, which then prints its maps."""
 
+import re
 import signal
 import subprocess
 import time
+from collections import Counter
 
 AGAIN = 1.0
 """Seconds until it is interrupted once more."""
+
+_ROW = re.compile(r"^\[(\d+)([KMG]?)[],].*?(\d+) \|", re.MULTILINE)
+
+
+def histogram(text: str) -> Counter[int]:
+    """Return the counts of a `hist()` that bpftrace printed, by their buckets' lower bounds."""
+    rows = _ROW.findall(text)
+    return Counter({int(low) << 10 * " KMG".index(unit or " "): int(count) for low, unit, count in rows})
 
 
 def end(process: subprocess.Popen[bytes], seconds: float) -> None:

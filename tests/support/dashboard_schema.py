@@ -83,6 +83,14 @@ def parts(dashboard: Any) -> Parts:
     return found
 
 
+def asked(expr: str, probe: str = ".+", interval: str = "60s") -> str:
+    """A query as Grafana sends it, with its variables replaced."""
+    values = {"$job": ".+", "$instance": ".+", "$probe": probe, "$__rate_interval": interval}
+    for name, value in values.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
 def queries(dashboard: Any) -> list[Any]:
     """The queries to Prometheus of all panels."""
     asking = (panel for panel in panels(dashboard) if panel["datasource"]["type"] == "prometheus")

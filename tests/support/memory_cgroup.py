@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import eventually
+from tests.support.unified_cgroup import is_removed
 
 CGROUPS = Path("/sys/fs/cgroup")
 NAME = f"kprobe_exporter_{os.getpid()}"
@@ -57,12 +58,4 @@ def memory_cgroup(limit: int) -> Iterator[MemoryCgroup]:
             (group / swap).write_text("0" if hierarchy == CGROUPS else str(limit))
         yield MemoryCgroup(group)
     finally:
-        eventually(lambda: _is_removed(group))
-
-
-def _is_removed(group: Path) -> bool:
-    try:
-        group.rmdir()
-    except OSError:  # its last process has just ended
-        return False
-    return True
+        eventually(lambda: is_removed(group))

@@ -88,6 +88,12 @@ class Prometheus:
             return False
 
 
+def scraping(address: str) -> dict[str, Any]:
+    """Return the configuration by which a server scrapes an agent each second."""
+    job = {"job_name": "kernel", "static_configs": [{"targets": [address.removeprefix("http://")]}]}
+    return {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
+
+
 @contextmanager
 def prometheus(binary: Path, directory: Path, config: Mapping[str, Any], *flags: str) -> Iterator[Prometheus]:
     """Runs the server with this configuration until the context is left."""

@@ -24,14 +24,15 @@ def group(name: str, *controllers: str) -> Iterator[Path]:
         yield ROOT / name
     finally:
         for path in [ROOT / name, *reversed(made)]:
-            eventually(partial(_removed, path))
+            eventually(partial(is_removed, path))
         (ROOT / "cgroup.subtree_control").write_text(" ".join(f"-{one}" for one in controllers))
 
 
-def _removed(path: Path) -> bool:
+def is_removed(group: Path) -> bool:
+    """Remove a cgroup; return whether its processes have ended altogether, so that it could be."""
     try:
-        path.rmdir()
-    except OSError:  # its processes have not ended altogether
+        group.rmdir()
+    except OSError:
         return False
     return True
 

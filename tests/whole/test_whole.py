@@ -14,7 +14,7 @@ import yaml
 from grafana import pack
 from grafana.__main__ import DIRECTORY
 from tests.support import picture
-from tests.support.dashboard_schema import panels
+from tests.support.dashboard_schema import asked, panels
 from tests.support.patience import eventually, patience
 from tests.support.picture import Line
 from tests.support.prometheus_server import Prometheus
@@ -72,14 +72,6 @@ def first(server: Prometheus, expr: str) -> float:
 def run_seconds() -> int:
     """The longest time for which the VM may have run."""
     return round(patience(LIMIT))
-
-
-def asked(expr: str, probe: str = ".+") -> str:
-    """A query as Grafana sends it, with its variables replaced."""
-    values = {"$job": ".+", "$instance": ".+", "$probe": probe, "$__rate_interval": "60s"}
-    for name, value in values.items():
-        expr = expr.replace(name, value)
-    return expr
 
 
 LACKING = {"kprobe-exporter-postgresql", "kprobe-exporter-time", "kprobe-exporter-profiles"}
