@@ -72,7 +72,8 @@ class Threads:
 
     A look-up costs about 20 µs, once in FRESH seconds a thread. A thread whose start was recorded is known
     from then on: see ``started``. If the host's /proc is missing, only that and the kernel's saved files
-    serve: saved_cmdlines, of the last 128 threads, and saved_tgids, while option record-tgid is on.
+    serve: saved_cmdlines, of the last 128 threads, and saved_tgids, while option record-tgid is on. Without
+    ``searches`` the latter is never read.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class Threads:
         files: SavedFiles,
         proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
+        *,
+        searches: bool = True,
     ) -> None:
         self._proc = host_proc(proc)
         self._clock = clock
@@ -89,7 +92,7 @@ class Threads:
         self._comms: _Answers[bytes] = _Answers(clock, self._living_comm, self._saved_comm)
         # By thread, one of the same process: of threads whose start was recorded.
         self._parents: dict[int, int] = {}
-        self._search = SavedTgids(files.open_pipe).find
+        self._search = SavedTgids(files.open_pipe).find if searches else lambda tid: None
         self._tgids: _Answers[int] = _Answers(clock, self._living_tgid, self._saved_tgid)
 
     def started(self, parent: int, child: int, clone_flags: int) -> None:

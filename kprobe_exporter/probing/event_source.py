@@ -179,7 +179,7 @@ class BufferReader:
     ) -> None:
         self._instance = instance
         self._geometry = event_source.geometry
-        self._threads = Threads(instance.files)
+        self._threads = Threads(instance.files, searches=self._geometry is not None)
         self.thread_started = self._threads.started
         self._shapes: dict[Layout, tuple[str, Shape]] = {}  # each with its format text
         self._adopt_text: (
@@ -192,7 +192,10 @@ class BufferReader:
             from kprobe_exporter.source.lines import LineParser, TextPipe  # noqa: PLC0415
 
             self.pipe = pipe = TextPipe(instance.open_pipe(), LineParser(), deliver)
-            self._adopt_text = lambda layouts, *how: partial(pipe.adopt, LineParser(layouts, *how))
+            tgid = self._threads.tgid
+            self._adopt_text = lambda layouts, filters, recipes: partial(
+                pipe.adopt, LineParser(layouts, filters, recipes, tgid)
+            )
             return
         page = self._geometry.page
         formats = (instance.event_format("ftrace", name) for name in ("kernel_stack", "user_stack"))

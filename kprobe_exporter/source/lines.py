@@ -21,7 +21,7 @@ NAME_COLUMNS = 16
 
 PREFIX = (
     rb"(?s:.{16})-(\d{1,10}) +"  # the name: 16 columns of any bytes, newlines too; thread id
-    rb"(?:\( *(?:(\d{1,10})|-+)\) )?"  # thread group, with option record-tgid
+    rb"(?:\( *(\d{1,10}|-+)\) )?"  # thread group, with option record-tgid
     rb"\[(\d{1,10})\] "  # CPU
     rb"(?:[^\s\d]\S{3,4} )?"  # irqs-off, need-resched, …: 4 columns, 5 since 5.14
     rb" *(\d{1,12})\.(\d{6}): "  # seconds
@@ -68,6 +68,10 @@ class LineParser:
 
     Lines of layouts in ``recipes`` that were read before are only counted: ``take`` gives them.
 
+    The process is that of ``tgid``, and only if that returns None the one in the text. With a new thread the
+    kernel prints none, or that of an earlier thread with the same id. It saves the process when it switches
+    threads (tracing_record_taskinfo_sched_switch() of kernel/trace/trace_sched_switch.c).
+
     Every pattern takes time linear in the length of a line, for any content. Costs about 2 µs an event with
     two arguments, and 0.1 µs one that is only counted. Not thread-safe.
     """
@@ -77,8 +81,10 @@ class LineParser:
         layouts: Iterable[Layout] = (),
         filters: Mapping[int, RecordFilter] | None = None,
         recipes: Mapping[int, Recipe] | None = None,
+        tgid: Callable[[int], int | None] = lambda tid: None,
     ) -> None:
         self._filters = filters or {}
+        self._tgid = tgid
         shared: defaultdict[bytes, list[Layout]] = defaultdict(list)
         for layout in layouts:
             shared[text_key(layout)].append(layout)
@@ -151,9 +157,8 @@ class LineParser:
             body = walk.match(data, start, end) if walk else None
             if walk and body and (after := body.end()) - at <= LONGEST:
                 time = int(seconds + micros) * 1000
-                group = int(tgid) if tgid else None
                 where = int(cpu)
-                record = walk.record(body.groups(), time, where, int(tid), group)
+                record = walk.record(body.groups(), time, where, *self._thread(tid, tgid))
                 append(record)
                 last[where] = time
                 at = after
@@ -164,6 +169,13 @@ class LineParser:
             else:
                 at = self._other_event(head, batch)
         return at
+
+    def _thread(self, tid: bytes, tgid: bytes | None) -> tuple[int, int | None]:
+        """Return the ids of a thread and its process; ``tgid`` is None without option record-tgid."""
+        number = int(tid)
+        if tgid is None:
+            return number, None
+        return number, self._tgid(number) or (int(tgid) if tgid.isdigit() else None)
 
     def _counted(self, batch: Batch, first: int, lasts: Mapping[int, int]) -> None:
         """Take in lines that were only counted: the first one's time, and the last one's of each CPU."""
@@ -180,7 +192,7 @@ class LineParser:
         walks = self._others.get(key, ())
         fits = after - head.start() <= LONGEST
         matches = [(walk, walk.match(data, start, after)) for walk in walks if fits]
-        prefix = int(seconds + micros) * 1000, int(cpu), int(tid), int(tgid) if tgid else None
+        prefix = int(seconds + micros) * 1000, int(cpu), *self._thread(tid, tgid)
         found = [walk.record(body.groups(), *prefix) for walk, body in matches if body]
         records = [record for record in found if batch.passes(record, self._filters)]
         batch.records += records
@@ -203,7 +215,8 @@ class LineParser:
             if found := STACK.match(data, at, end):
                 tid, tgid, cpu, _, _, of_program = found.groups()
                 if of_program:
-                    self._user_stacks.begin(int(cpu), int(tid), int(tgid or tid), found.end(), batch)
+                    thread, process = self._thread(tid, tgid)
+                    self._user_stacks.begin(int(cpu), thread, process or thread, found.end(), batch)
                 else:
                     self._stacks.begin(int(cpu), int(tid), found.end(), batch)
                 return found.end()

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.records import CPU, PLACES, TGID, TID, Layout, Record
+from kprobe_exporter.model.specs import PROCESS
 from kprobe_exporter.source._lines import LineCounter
 
 
@@ -40,7 +41,7 @@ class RepeatedLines:
             used = {name for where in wheres if where is not None for name in where.fields}
             used |= {name for group in recipe.groups for name in (*group.keys, group.value) if name}
             places = {PLACES.get(name) for name in used if layout.place(name) is None}
-            if TGID not in places:
+            if TGID not in places and PROCESS not in used:
                 apart[key] = _Apart(CPU in places, TID in places)
         return cls(LineCounter(), apart) if apart else None
 

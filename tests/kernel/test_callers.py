@@ -53,6 +53,14 @@ probes:
 
 CALLS = {"program`often": 1000, "program`seldom": 100}
 NUMBERS = sum(range(0, 1000, 10))
+RETURNED = 4 + 1  # `often` has 0, 3, 6 and 9 back, `seldom` only 0
+COUNTED = {
+    "entered_total": sum(CALLS.values()),
+    "numbers_total": NUMBERS,
+    "returned_total": RETURNED,
+    "took_seconds_count": sum(CALLS.values()),
+}
+"""The sum of each metric over its labels. The callers of each are named on their own."""
 
 
 @pytest.mark.parametrize("source", ["auto", "text"])
@@ -70,8 +78,7 @@ def test_the_functions_of_a_program(start_agent: StartAgent, tmp_path: Path, sou
 
         def counted() -> bool:
             found = agent.scrape()
-            names = ("entered_total", "took_seconds_count")
-            return [found.total(f"kprobe_{name}") for name in names] == [sum(CALLS.values())] * 2
+            return {name: found.total(f"kprobe_{name}") for name in COUNTED} == COUNTED
 
         eventually(counted, 10)
         metrics = agent.scrape()

@@ -15,6 +15,7 @@ from tests.support.joined_calls import lost
 from tests.support.patience import within
 
 PID_MAX = Path("/proc/sys/kernel/pid_max")
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 PROCESSES, THREADS = 120, 3
 
 MOST = 0.9
@@ -102,3 +103,71 @@ def test_short_lived_threads_are_counted_by_process(
     os.kill(agent.pid, signal.SIGTERM)
     with within(5):
         assert agent.wait() == 0
+
+
+REUSED = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+__attribute__((noinline)) void hit(void) { __asm__(""); }
+
+static void *hits(void *unused) {
+    for (int times = 0; times < 5; times++) {
+        hit();
+        usleep(1000);  /* the kernel saves its process at the switch */
+    }
+    printf("%d\\n", gettid());
+    return unused;
+}
+
+int main(int count, char **words) {
+    pthread_t thread;
+    if (count > 1) {
+        pthread_create(&thread, 0, hits, 0);
+        pthread_join(thread, 0);
+    } else {
+        getchar();
+        hit();
+        while (clock() < CLOCKS_PER_SEC / 10);  /* the event is read before the next switch */
+    }
+    return 0;
+}
+"""
+
+REUSED_CONFIG = """
+global: {{tracefs_instance: kprobe_exporter_reused_ids, source: {source}}}
+probes:
+  - name: hit
+    attach: "uprobe:{program}:hit"
+    metrics: [{{counter: hit_total, labels: [pid]}}]
+"""
+
+
+@pytest.mark.needs("initial_pid_namespace", "uprobe_events")
+@pytest.mark.parametrize("source", ["auto", "text"])
+def test_a_process_with_the_id_of_an_ended_thread(
+    start_agent: StartAgent, tmp_path: Path, source: str
+) -> None:
+    """In text the kernel prints the thread's process with the first events of the new one."""
+    program = compiled(tmp_path / "program", REUSED, "-pthread")
+    config = REUSED_CONFIG.format(source=source, program=program)
+    agent = start_agent(config)
+    used = [int(subprocess.check_output([program, "thread"])) for _ in range(10)]
+    agent.scrape_until(lambda metrics: metrics.total("kprobe_hit_total") == 5 * len(used))
+    agent.end()
+    agent = start_agent(config)  # it knows none of these threads
+    expected: dict[str, int] = {}
+    reused = 0
+    for tid in used:
+        LAST_PID.write_text(str(tid - 1))
+        with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
+            reused += process.pid == tid  # unless another process began in between
+            expected[str(process.pid)] = 1
+            process.communicate(b"\n")
+            agent.scrape_until(lambda metrics: metrics.total("kprobe_hit_total") >= len(expected))
+    found = agent.scrape()
+    assert {pid: found.value("kprobe_hit_total", pid=pid) for pid in expected} == expected
+    assert reused

@@ -96,6 +96,14 @@ def test_a_thread_that_is_saved_only_after_it_was_asked_for(tmp_path: Path) -> N
     eventually(lambda: later(machine).threads.tgid(7) == 6)
 
 
+def test_where_text_tells_processes_nothing_is_searched(machine: Machine) -> None:
+    machine.saved["saved_tgids"] = b"7 6\n"
+    threads = Threads(machine, machine.proc, lambda: machine.now, searches=False)
+    machine.born(8, 5, b"lives")
+    assert [threads.tgid(tid) for tid in (7, 8)] == [None, 5]
+    assert machine.searches == 0
+
+
 def test_a_thread_whose_start_was_recorded(machine: Machine) -> None:
     """It is known without /proc and without a search, also a thread of a process that is known."""
     machine.threads.started(1, 70, 0)

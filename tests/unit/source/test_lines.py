@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.recipes import record_filters
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model.records import CALLER, TIME, VALUES, Batch, Layout, Loss, Record
+from kprobe_exporter.model.records import CALLER, TGID, TIME, VALUES, Batch, Layout, Loss, Record
 from kprobe_exporter.model.values import Arg
 from kprobe_exporter.plan.metric import residual
 from kprobe_exporter.source.lines import LONGEST, MOST_CPUS, LineParser
@@ -70,6 +70,19 @@ def test_prefixes(prefix: bytes) -> None:
 def test_the_thread_group(column: bytes, tgid: int) -> None:
     batch = parse(line(b"p: " + AT_ENTRY + b' count=1 comm="x"', tgid=column))
     assert batch.records == [(0, 12_345_678_000, 1, 1234, tgid, None, 1, b"x")]
+
+
+@pytest.mark.parametrize(
+    ("column", "known", "tgid"),
+    [(b"(     12) ", 5, 5), (b"(-------) ", 5, 5), (b"(     12) ", None, 12), (b"", 5, None)],
+)
+def test_the_process_of_a_thread_whose_id_was_used_before(
+    column: bytes, known: int | None, tgid: int | None
+) -> None:
+    """The kernel prints the last one's process until it has saved the new one's."""
+    parser = LineParser(LAYOUTS, tgid={1234: known}.get)
+    batch = parser.feed(line(b"p: " + AT_ENTRY + b' count=1 comm="x"', tgid=column))
+    assert [record[TGID] for record in batch.records] == [tgid]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Group, Recipe, Where
 from kprobe_exporter.model.records import Batch, Layout
+from kprobe_exporter.model.specs import PROCESS
 from kprobe_exporter.model.values import Arg, ReturnType
 from kprobe_exporter.source import lines
 from kprobe_exporter.source.lines import LineParser, TextPipe
@@ -191,6 +192,7 @@ def test_threads_and_cpus_are_told_apart_where_they_are_used() -> None:
         Recipe((Group(0, ("return",), "return", last=True),)),
         Recipe((Group(0, ("tid",), cgroups=(0,)),)),
         Recipe((Group(0, ("pid",)),)),
+        Recipe((Group(0, ("return", PROCESS)),)),
     ],
 )
 def test_what_depends_on_the_order_or_the_process_is_read(last: Recipe) -> None:
