@@ -159,6 +159,7 @@ def test_a_process_with_the_id_of_an_ended_thread(
     agent.scrape_until(lambda metrics: metrics.total("kprobe_hit_total") == 5 * len(used))
     agent.end()
     agent = start_agent(config)  # it knows none of these threads
+    last = LAST_PID.read_text()
     expected: dict[str, int] = {}
     reused = 0
     for tid in used:
@@ -168,6 +169,7 @@ def test_a_process_with_the_id_of_an_ended_thread(
             expected[str(process.pid)] = 1
             process.communicate(b"\n")
             agent.scrape_until(lambda metrics: metrics.total("kprobe_hit_total") >= len(expected))
+    LAST_PID.write_text(last)
     found = agent.scrape()
     assert {pid: found.value("kprobe_hit_total", pid=pid) for pid in expected} == expected
     assert reused
