@@ -3,11 +3,11 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kprobe_exporter.aggregate.attached_layout import attribute_readers
 from kprobe_exporter.aggregate.pairing import Pairing
@@ -50,6 +50,9 @@ EMISSION_BYTES, VALUE_BYTES, ATTRIBUTES_BYTES = 320, 41, 1024
 """Bytes of memory: an Emission with its ids, an empty record and an empty stack; a value of the record or a
 frame of the stack, with its pointer; the attributes of the container and the pod."""
 
+RECENT = 10.0
+"""Seconds for which the slowest call of a probe is kept, for a record of what happened then."""
+
 MOST_REMOVED = 256
 """Probes that are no longer exported and still known, for items that wait to be sent."""
 
@@ -58,6 +61,15 @@ HELP = {
     "dropped": "Items that were not sent: over a limit, with the queue full, or at shutdown.",
     "failed": "Items that were sent and that the collector refused, or did not accept within `otlp.retry`.",
 }
+
+
+class _Slowest(NamedTuple):
+    """An exported call of a probe, none slower since; ``then`` is when, in seconds of monotonic time."""
+
+    took: int
+    trace: int
+    span: int
+    then: float
 
 
 class OtlpExport:
@@ -98,6 +110,7 @@ class OtlpExport:
         self._builder = Builder(self._descriptions, self._clock)
         self._probes: dict[int, tuple[str, int | None]] = {}
         self._removed: dict[int, None] = {}  # by layout_id, the oldest first
+        self._slowest: dict[str, _Slowest] = {}
         self._channels: dict[Signal, Channel[Emission | bytes]] = {}
         self._limited: Counter[Signal] = Counter()
         self._pusher: Pusher | None = None
@@ -173,6 +186,7 @@ class OtlpExport:
         self._selector.forget(layout, join)
         self._removed[layout.layout_id] = None
         for layout_id in list(self._removed)[:-MOST_REMOVED]:
+            self._slowest.pop(self._probes[layout_id][0], None)
             del self._removed[layout_id], self._probes[layout_id], self._descriptions[layout_id]
 
     def open(self, signal: Signal) -> None:
@@ -241,13 +255,27 @@ class OtlpExport:
             counts["metrics"] = self._pusher.counts()
         return tuple(_family(what, counts) for what in HELP)
 
-    def announce(self, event: str, body: str, attributes: Mapping[str, Attribute]) -> None:
-        """Send a log record of the agent's own, once ``open`` has been called for log records."""
-        now = time.time_ns()
-        self._channels["log"].put(log_record(now, now, event, body, attributes, 0, 0, error=False))
+    def announce(
+        self, event: str, body: str, attributes: Mapping[str, Attribute], probes: Collection[str]
+    ) -> None:
+        """Send a log record of the agent's own, once ``open`` has been called for log records.
+
+        It belongs to the slowest call of these probes that was exported in the last RECENT seconds.
+        """
+        now, since = time.time_ns(), time.monotonic() - RECENT
+        calls = [one for probe in probes if (one := self._slowest.get(probe)) and one.then >= since]
+        _, trace, span, _ = max(calls, default=_Slowest(0, 0, 0, since))
+        self._channels["log"].put(log_record(now, now, event, body, attributes, trace, span, error=False))
 
     def _put(self, signal: Signal, emission: Emission) -> bool:
-        return self._channels[signal].put(emission)
+        taken = self._channels[signal].put(emission)
+        probe, place = self._probes.get(emission.record[LAYOUT_ID], ("", None))
+        if taken and emission.span and place is not None:
+            took, now = emission.record[place], time.monotonic()
+            known = self._slowest.get(probe)
+            if known is None or took >= known.took or now - known.then > RECENT:
+                self._slowest[probe] = _Slowest(took, emission.trace, emission.span, now)
+        return taken
 
     def _arrived(self, items: Sequence[Emission | bytes]) -> None:
         """Make the spans among them exemplars: the collector took them, so their traces can be found."""

@@ -42,8 +42,8 @@ RESULTS = ("written", "refused", "failed")
 EVENT = "kprobe.recording"
 """The event name of log records about recordings."""
 
-Announce: TypeAlias = Callable[[str, str, Mapping[str, str | float]], object]
-"""Sends a log record: its event name, its text and its attributes."""
+Announce: TypeAlias = Callable[[str, str, Mapping[str, str | float], Collection[str]], object]
+"""Sends a log record: its event name, its text, its attributes, and the probes to whose calls it belongs."""
 
 
 @dataclass(eq=False)
@@ -87,7 +87,7 @@ class Recorder:
         counters: Callable[[Collection[str]], Mapping[str, float]],
         signals: Callable[[], int],
     ) -> None:
-        self.announce: Announce = lambda event, body, attributes: None
+        self.announce: Announce = lambda event, body, attributes, probes: None
         self._counters, self._signals = counters, signals
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
@@ -240,7 +240,8 @@ class Recorder:
             if signalled != self._signalled:
                 self._cut(one, "SIGUSR1")
             elif met:
-                self._cut(one, " or ".join(map(str, one.config.when)))
+                probes = [condition.probe for condition in one.config.when]
+                self._cut(one, " or ".join(map(str, one.config.when)), probes)
         while self._requests:
             request = self._requests.popleft()
             for one in running:
@@ -255,8 +256,11 @@ class Recorder:
         values = self._counters([*names.values()])
         return {name: values[counter] for name, counter in names.items() if counter in values}
 
-    def _cut(self, one: _Running, condition: str) -> str:
-        """Write one recording, or refuse to; return the line that says so."""
+    def _cut(self, one: _Running, condition: str, probes: Sequence[str] = ()) -> str:
+        """Write one recording, or refuse to; return the line that says so.
+
+        ``probes`` are those of the condition.
+        """
         name, now = one.config.name, time.monotonic()
         if now - one.cut_at < one.config.every:
             self._count(name, "refused")
@@ -274,7 +278,7 @@ class Recorder:
             result, why = "failed", (isinstance(error, OSError) and error.strerror) or one_line(str(error))
         else:
             self._count(name, "written")
-            self._tell(name, files, condition, seconds)
+            self._tell(name, files, condition, seconds, probes)
             return f"{name}: wrote {' '.join(files)}"
         finally:
             with self._lock:
@@ -285,13 +289,15 @@ class Recorder:
         log.warning("the recording '%s' was not written at %s: %s", name, condition, why)
         return f"{name}: {result}: {why}"
 
-    def _tell(self, name: str, files: Sequence[str], condition: str, seconds: float) -> None:
+    def _tell(
+        self, name: str, files: Sequence[str], condition: str, seconds: float, probes: Sequence[str]
+    ) -> None:
         """Log a written recording, and send a log record of it."""
         text = f"the recording '{name}' is in {' and '.join(files)}: {seconds:.1f} s before {condition}"
         log.info("%s", text)
         about = {"name": name, "file": " ".join(files), "condition": condition}
         named: dict[str, str | float] = {f"{EVENT}.{key}": value for key, value in about.items()}
-        self.announce(EVENT, text, {**named, f"{EVENT}.seconds": seconds})
+        self.announce(EVENT, text, {**named, f"{EVENT}.seconds": seconds}, probes)
 
     def _write(self, one: _Running) -> tuple[list[str], float]:
         """Write the files; return their names, and the seconds that they cover."""

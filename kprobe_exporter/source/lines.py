@@ -68,9 +68,9 @@ class LineParser:
 
     Lines of layouts in ``recipes`` that were read before are only counted: ``take`` gives them.
 
-    The process is that of ``tgid``, and only if that returns None the one in the text. With a new thread the
-    kernel prints none, or that of an earlier thread with the same id. It saves the process when it switches
-    threads (tracing_record_taskinfo_sched_switch() of kernel/trace/trace_sched_switch.c).
+    The process is that of ``tgid``. If this returns None it is that of the text, which may be wrong: with a
+    new thread the kernel prints none, or that of an earlier thread with the same id. It saves the process
+    when it switches threads (probe_sched_switch() of kernel/trace/trace_sched_switch.c).
 
     Every pattern takes time linear in the length of a line, for any content. Costs about 2 µs an event with
     two arguments, and 0.1 µs one that is only counted. Not thread-safe.

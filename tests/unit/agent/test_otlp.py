@@ -25,7 +25,7 @@ from kprobe_exporter.plan import JoinedSpec
 from kprobe_exporter.probing.attach import Attached
 from tests.support.keeping_sender import KeepingSender
 from tests.support.otlp_spans import attributes_of, decoded
-from tests.support.patience import patience
+from tests.support.patience import eventually, patience
 
 FETCHED = Arg("fd", "int"), Arg("buf", "int", pointer=True)
 RETURNED = Arg("return", "int")
@@ -128,6 +128,38 @@ def test_only_what_arrived_is_an_exemplar(collector: Collector) -> None:
     assert made.close() == {("failed", "traces"): 1}
     assert len(collector.got["traces"]) == 1
     assert made.exemplars == []
+
+
+def test_what_the_agent_tells_belongs_to_the_slowest_call(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the slowest of the last seconds, of one of the probes."""
+    made = Wired(Otlp(), call=Export("span"))
+    made.telemetry.open("log")
+
+    def told(*probes: str) -> LogRecord:
+        made.telemetry.announce("kprobe.recording", "a recording", {}, probes)
+        eventually(lambda: len(collector.got["logs"]) == len(texts) + 1)
+        texts.append(collector.got["logs"][-1])
+        return LogRecord.FromString(texts[-1])
+
+    texts: list[bytes] = []
+    assert told("read").span_id == b""
+    for took in (250_000, 900_000, 300_000):
+        made.feed(*call(1_000_000_000, took))
+    eventually(lambda: len(collector.got["traces"]) == 3)
+    spans = [decoded(one) for one in collector.got["traces"]]
+    slowest = max(spans, key=lambda one: one.end_time_unix_nano - one.start_time_unix_nano)
+    assert (told("other").span_id, told().span_id) == (b"", b"")
+    found = told("other", "read")
+    assert (found.trace_id, found.span_id) == (slowest.trace_id, slowest.span_id)
+    monkeypatch.setattr(telemetry, "RECENT", -1.0)  # all of them are too old
+    assert told("read").span_id == b""
+    made.feed(*call(1_000_000_000, 100))
+    eventually(lambda: len(collector.got["traces"]) == 4)
+    monkeypatch.setattr(telemetry, "RECENT", 10.0)
+    assert told("read").span_id == decoded(collector.got["traces"][-1]).span_id
+    made.close()
 
 
 def test_a_thread_that_died_in_a_call_is_no_parent(collector: Collector) -> None:
