@@ -50,6 +50,22 @@ _LEGACY = re.compile(r"(?s)(.+)::h[0-9a-f]{16}")
 _ESCAPES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
 _ESCAPED = re.compile(r"\$(?:(SP|BP|RF|LT|GT|LP|RP|C)|u([0-9a-f]{1,6}))\$")
 
+_OWN_WORDS = """
+void wchar_t bool char signed unsigned short int long __int128 float double __float128 decimal char8_t
+char16_t char32_t auto decltype nullptr_t std allocator basic_string string istream ostream iostream
+basic_istream basic_ostream basic_iostream char_traits operator new delete co_await sizeof alignof typeid
+throw noexcept vtable VTT typeinfo name construction covariant return thunk virtual non guard variable
+reference temporary TLS init wrapper thread local initialization routine function for template parameter
+object initializer module anonymous namespace lambda unnamed block literal invocation enable_if const
+volatile restrict complex imaginary objcproto nullptr true false this requires typename typenames clone
+default_arg static_cast dynamic_cast const_cast reinterpret_cast abi ull _Float16 _BitInt constinit
+string_literal unsafe extern closure shim impl usize isize recursive
+"""
+"""Words that the demanglers write of their own (ItaniumDemangle.h, RustDemangle.cpp of LLVM)."""
+
+_WORD = re.compile(r"(?<!\w)(?!x[0-9a-f]+\b)[A-Za-z_]\w{3,}", re.ASCII)
+"""A word of a pattern, but not ``x7fff``, which may be the end of a number."""
+
 _SUFFIX = re.compile(r"(?: const| volatile| &&?| \([\w.$]+\)| \[clone [^\]]*\])+$")
 _OPENING, _CLOSING = "(<[{", ")>]}"
 
@@ -75,20 +91,25 @@ def demangled(symbol: str) -> str | None:
 
 
 def is_bounded(symbol: str) -> bool:
-    """Return whether demangling takes bounded memory, by the size to which the name may grow at worst.
+    """Return whether demangling takes bounded memory: a name with few references cannot grow long."""
+    if len(symbol) > MAX_NAME or not _MANGLED.fullmatch(symbol) or _FORWARD.search(symbol):
+        return False
+    references = symbol.count("S") + symbol.count("T") + symbol.count("B")
+    doubled = _CHARACTER * len(symbol) * 2.0**references
+    return (doubled <= MAX_PRINTED and not _EXPANDED.search(symbol)) or worst_size(symbol) <= MAX_PRINTED
+
+
+def worst_size(symbol: str) -> float:
+    """Return the bytes to which a name may grow at worst; above MAX_PRINTED it may be any such number.
 
     A reference adds at most the text before it. A substitution adds what the first reference to it, or to a
     later one, could add: by then it was complete. A back reference of Rust names the place where its part
     begins. An expansion prints its pattern once for each member of a pack: there are fewer than characters.
     """
-    length = len(symbol)
-    if length > MAX_NAME or not _MANGLED.fullmatch(symbol) or _FORWARD.search(symbol):
-        return False
-    references = list(_REPEATED.finditer(symbol))
     complete: dict[int, float] = {}
     sizes, places = [0.0], [0]  # the size of the text before each reference
     grown = 0.0
-    for found in references:
+    for found in _REPEATED.finditer(symbol):
         size = _CHARACTER * found.start() + grown
         places.append(found.start())
         sizes.append(size)
@@ -103,9 +124,10 @@ def is_bounded(symbol: str) -> bool:
         else:
             grown += size
         if grown > MAX_PRINTED:
-            return False
+            return grown
+    length = len(symbol)
     expansions: float = length ** len(_EXPANDED.findall(symbol))
-    return (_CHARACTER * length + grown) * expansions <= MAX_PRINTED
+    return (_CHARACTER * length + grown) * expansions
 
 
 def _number(digits: str, base: int) -> int:
@@ -114,6 +136,15 @@ def _number(digits: str, base: int) -> int:
     for digit in digits:
         value = value * base + _DIGITS.index(digit)
     return value + 1 if digits else 0
+
+
+def copied_words(pattern: str) -> list[str]:
+    """Return words of a shell's pattern that each symbol has that matches it, also by its demangled name.
+
+    Compilers copy names into symbols. Other words may be the demanglers' own, or parts of these.
+    """
+    plain = re.sub(r"\[!?\]?[^]]*\]?", "*", pattern)  # without sets of characters
+    return [word for word in _WORD.findall(plain) if word.rstrip("0123456789") not in _OWN_WORDS]
 
 
 def is_same(written: str, text: str) -> bool:

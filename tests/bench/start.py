@@ -45,6 +45,6 @@ def table() -> Table:
             f"A process that only imports what the agent does takes {emulated}: of the time less that, the"
             " configuration has its share, the probes theirs.",
             f"On this machine, not emulated, what `run` imports takes {here.now * 1000:.0f} ms of processor"
-            f" time, {here.now / here.before:.2f} times that of commit {BASELINE} in the same run.",
+            f" time, {here.now / here.before:.2f} times that of {BASELINE} in the same run.",
         ),
     )

@@ -1,7 +1,7 @@
 """Queries for places, such as ``tcp_*`` or ``sched:*``: why they fail, and what they find in a file."""
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kprobe_exporter.elf import UsdtProbe, function_at, functions, locate, locate_usdt, usdt_probes
-from kprobe_exporter.elf.demangle import demangled, is_instance
+from kprobe_exporter.elf.demangle import copied_words, demangled, is_instance
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.lexis import closest, kernel_number
 from kprobe_exporter.grammar.target import (
@@ -156,19 +156,28 @@ def file_places(query: Query, files: ProbedFiles) -> Iterable[str]:
     if query.is_exact:
         _require_locatable(kind, path, query.name, files)
         return [f"{kind}:{path}:{query.name}"]
-    names = fitting = functions(path, files)
-    written = {name: demangled(name) or name for name in names}
-    if query.name != "*":
-        matches = partial(is_instance, query.name) if INSTANCES in query.name else matcher(query.name)
-        fitting = [name for name in names if matches(name) or matches(written[name])]
-    texts = dict.fromkeys(written[name] if _fits(path, written[name]) else name for name in fitting)
-    found = sorted(name for name in texts if _fits(path, name))
+    names = functions(path, files)
+    fitting = names if query.name == "*" else _matching(query.name, names)
+    spellings = ((demangled(name), name) for name in fitting)
+    written = (next((one for one in pair if one and _fits(path, one)), None) for pair in spellings)
+    found = sorted({name for name in written if name is not None})
     if not found:
         near = begin_alike(query.name, names)
         raise refusal(f"'{query.name}' matches none of the {len(names)} functions of {path}{near}")
     if kind is not Kind.UPROBE:
         _require_locatable(kind, path, found[0], files)
     return (f"{kind}:{path}:{name}" for name in found)
+
+
+def _matching(pattern: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the functions of these whose symbol, or name as people write it, matches."""
+    matches = partial(is_instance, pattern) if INSTANCES in pattern else matcher(pattern)
+    copied = copied_words(pattern)
+    for word in copied:
+        names = [name for name in names if word in name]
+    for name in names:
+        if matches(name) or ((text := demangled(name)) is not None and matches(text)):
+            yield name
 
 
 def _at(kind: Kind, path: str, offset: int, files: ProbedFiles) -> Target:

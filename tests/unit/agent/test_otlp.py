@@ -141,7 +141,7 @@ def test_what_the_agent_tells_belongs_to_the_slowest_call(
         made.telemetry.announce("kprobe.recording", "a recording", {}, probes)
         eventually(lambda: len(collector.got["logs"]) == len(texts) + 1)
         texts.append(collector.got["logs"][-1])
-        return LogRecord.FromString(texts[-1])
+        return cast("LogRecord", LogRecord.FromString(texts[-1]))
 
     texts: list[bytes] = []
     assert told("read").span_id == b""

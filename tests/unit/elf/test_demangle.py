@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import time
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,15 +15,19 @@ from kprobe_exporter.elf import locate, matching_functions
 from kprobe_exporter.elf.demangle import (
     MAX_NAME,
     MAX_PRINTED,
+    copied_words,
     demangled,
     function_name,
     is_bounded,
     is_instance,
     is_same,
     short_name,
+    worst_size,
 )
+from kprobe_exporter.elf.find import functions
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 pytest.importorskip("pycxxfilt")
 
@@ -266,4 +271,36 @@ def test_hostile_name_bounded(name: str) -> None:
 
 @given(st.text("IJES_T0DpsPKRN1afibvZLXxy", max_size=300))
 def test_drawn_names_bounded(tail: str) -> None:
-    assert len(demangled(f"_Z1f{tail}") or "") <= MAX_PRINTED
+    name = f"_Z1f{tail}"
+    assert len(demangled(name) or "") <= MAX_PRINTED
+    if is_bounded(name):
+        assert worst_size(name) <= MAX_PRINTED
+
+
+def test_symbols_have_the_words_of_their_names(program: Path) -> None:
+    """So a search reads only the symbols that have the words of its pattern."""
+    library = subprocess.check_output(["gcc", "-print-file-name=libstdc++.so.6"], text=True).strip()
+    with closing(ProbedFiles()) as files:
+        known = [*functions(library, files), *functions(str(program), files)]
+    written = {symbol: text for symbol in known if (text := demangled(symbol)) is not None}
+    assert len(written) > 1000
+    missing = [(symbol, text) for symbol, text in written.items() if not has_words(symbol, text)]
+    assert missing == []
+
+
+def has_words(symbol: str, pattern: str) -> bool:
+    return all(word in symbol for word in copied_words(pattern))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("*::parse*Header?", ["parse", "Header"]),
+        ("app::Box<*>::get_all", ["get_all"]),
+        ("*[abc]defgh[!]ijkl]mnop[qrst", ["defgh", "mnop"]),
+        ("std::vector<*>::basic_str*", ["vector"]),  # `Ss` is a name with basic_string
+        ("lambda3 0x7fffffff x7fffffff 12345ull", []),
+    ],
+)
+def test_words_of_a_pattern(pattern: str, words: list[str]) -> None:
+    assert copied_words(pattern) == words
