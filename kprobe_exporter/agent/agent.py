@@ -39,7 +39,7 @@ from kprobe_exporter.aggregate.recorded_stacks import RecordedStacks
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.model import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
-from kprobe_exporter.identity.running import RunningContainers
+from kprobe_exporter.identity.running import Places, RunningContainers
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.snapshot import Family, Snapshot, summary
 from kprobe_exporter.model.stacks import Profile
@@ -127,7 +127,8 @@ class Agent:
         self._container_files = ContainerFiles(containers)
         self._container_probes = ContainerProbes(self._container_files)
         self._otlp: OtlpExport | None = None
-        self.recorder = Recorder(self._aggregator.counters, lambda: stop.recordings)
+        places = Places(nested=settings.nested_containers)
+        self.recorder = Recorder(self._aggregator.counters, lambda: stop.recordings, places)
 
     def __enter__(self) -> "Agent":
         try:

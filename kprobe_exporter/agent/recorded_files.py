@@ -17,6 +17,7 @@ from kprobe_exporter.errors import counted
 from kprobe_exporter.export.perfetto import Timeline
 from kprobe_exporter.export.trace_dat import write
 from kprobe_exporter.grammar.event_format import parse_format
+from kprobe_exporter.identity.running import Places
 from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model.record_layout import Geometry
 from kprobe_exporter.model.records import Batch, Layout
@@ -57,6 +58,7 @@ def write_files(
     recorded: Recorded,
     symbols: Symbols,
     since: int,
+    places: Places,
 ) -> Iterator[str]:
     """Write the events since a moment; yield the name of each file once it is complete.
 
@@ -76,7 +78,7 @@ def write_files(
                 if each == "trace.dat":
                     _write_trace_dat(file, stopped, recorded, form, pages)
                 else:
-                    _draw(file, stopped, recorded, form, pages, symbols)
+                    _draw(file, stopped, recorded, form, pages, symbols, places)
             yield f"{base}.{ENDINGS[each]}"
 
 
@@ -114,10 +116,11 @@ def _draw(
     form: Geometry,
     pages: Mapping[int, BinaryIO],
     symbols: Symbols,
+    places: Places,
 ) -> None:
     """Write a timeline. Calls and pairs that began before the window are not drawn."""
     threads, pairing = Threads(stopped.files), Pairing()
-    events = TimelineEvents(Timeline(file.write, clocks()), threads.comm)
+    events = TimelineEvents(Timeline(file.write, clocks(), places.name), threads.comm)
     layouts: dict[Layout, str] = {}
     for name, attached in recorded.probes:
         if (layout := joined_by_kernel(attached)) is not None:

@@ -17,6 +17,7 @@ from kprobe_exporter.agent.recorded_parts import recorded_events
 from kprobe_exporter.aggregate.self_metrics import recording_families
 from kprobe_exporter.config.recordings import RecordingSettings, RecordSettings
 from kprobe_exporter.errors import KprobeExporterError, TracefsError, one_line
+from kprobe_exporter.identity.running import Places
 from kprobe_exporter.model.snapshot import Family
 from kprobe_exporter.recording.directory import Directory, RecordedFile, TooLarge
 from kprobe_exporter.symbols.addresses import Symbols
@@ -86,9 +87,10 @@ class Recorder:
         self,
         counters: Callable[[Collection[str]], Mapping[str, float]],
         signals: Callable[[], int],
+        places: Places,
     ) -> None:
         self.announce: Announce = lambda event, body, attributes, probes: None
-        self._counters, self._signals = counters, signals
+        self._counters, self._signals, self._places = counters, signals, places
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
         self._directory: Directory | None = None
@@ -310,7 +312,8 @@ class Recorder:
         one.begun = end
         since = max(begun, end - int(one.config.window * 1e9))
         base = f"{one.config.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3] + "Z"
-        files = write_files(directory, base, one.config.formats, stopped, recorded, symbols, since)
+        formats = one.config.formats
+        files = write_files(directory, base, formats, stopped, recorded, symbols, since, self._places)
         return [*files], (end - since) / 1e9
 
     def _count(self, name: str, result: str) -> None:

@@ -53,11 +53,14 @@ class Thread(NamedTuple):
 class Timeline:
     """Encodes events and passes the packets on to ``write``. Not thread-safe.
 
-    It keeps a number for each thread, process and lane that it has described, about 100 bytes each.
+    ``place`` returns where a process is, such as its pod, which its track has beside its name. It keeps a
+    number for each thread, process and lane that it has described, about 100 bytes each.
     """
 
-    def __init__(self, write: Callable[[bytes], object], clocks: Clocks) -> None:
-        self._write = write
+    def __init__(
+        self, write: Callable[[bytes], object], clocks: Clocks, place: Callable[[int], str] = lambda pid: ""
+    ) -> None:
+        self._write, self._place = write, place
         self._uuids: dict[tuple[object, ...], int] = {}
         self._lanes: dict[str, list[int]] = {}
         each = ((_MONOTONIC, clocks.monotonic), (_REALTIME, clocks.realtime), (_BOOTTIME, clocks.boottime))
@@ -120,8 +123,11 @@ class Timeline:
         if key in self._uuids:
             return self._uuids[key]
         if ("process", process) not in self._uuids or process == thread.id:
-            named = _text(_PROCESS_NAME, thread.name) if process == thread.id else b""
-            self._described(("process", process), field(_PROCESS, _number(_PID, process) + named), again=True)
+            place = self._place(process)
+            known = (thread.name if process == thread.id else "", f"({place})" if place else "")
+            name = " ".join(filter(None, known))
+            named = _number(_PID, process) + (_text(_PROCESS_NAME, name) if name else b"")
+            self._described(("process", process), field(_PROCESS, named), again=True)
         inner = _number(_OWNER, process) + _number(_TID, thread.id) + _text(_THREAD_NAME, thread.name)
         return self._described(key, field(_THREAD, inner) + _number(_PARENT, self._uuids["process", process]))
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from kprobe_exporter.identity.cgroups import LINE
 from kprobe_exporter.identity.containers import Container, container
+from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.identity.procfs import host_proc, names
+from kprobe_exporter.model.values import SHORT_ID
 
 LOOKS = 3
 """How often the cgroup of a process is read. A runtime starts a container's first process in its own cgroup
@@ -79,3 +81,23 @@ class RunningContainers:
             for _, _, path in LINE.findall((self._proc / str(pid) / "cgroup").read_bytes()):
                 if (found := container(path, nested=self._nested)) is not None:
                     yield found
+
+
+class Places:
+    """Names the pods and containers of living processes; the thread that calls it owns it.
+
+    If the host's /proc is missing, it names none, because events have other ids then.
+    """
+
+    def __init__(self, proc: Path = Path("/proc"), pods: Pods | None = None, *, nested: bool = False) -> None:
+        known = host_proc(proc)
+        self._containers = None if known is None else RunningContainers(known, nested=nested)
+        self._pods = pods or Pods()
+
+    def name(self, pid: int) -> str:
+        """Return a process' pod, ``shop/web-1``, or container, ``docker 0123456789ab``, "" for neither."""
+        inside = None if self._containers is None else self._containers.container(pid)
+        if inside is None:
+            return ""
+        pod = self._pods.find(inside.id, inside.pod)
+        return f"{inside.runtime} {inside.id[:SHORT_ID]}" if pod is None else f"{pod.namespace}/{pod.name}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from kprobe_exporter.config.model import Probe
 from kprobe_exporter.errors import StartError, UsageError, counted
 from kprobe_exporter.export.perfetto import Timeline
+from kprobe_exporter.identity.running import Places
 from kprobe_exporter.plan.metric import export_condition
 from kprobe_exporter.recording.timeline import TimelineEvents, clocks
 from kprobe_exporter.trace.capture import collected
@@ -49,7 +50,7 @@ def write_timeline(
         else:
             with writing(path):
                 write = writing(path)(stack.enter_context(replaced_whole(path, private=True)).write)
-        events = TimelineEvents(Timeline(write, clocks()))
+        events = TimelineEvents(Timeline(write, clocks(), Places().name))
         take, wanted = events.consume, marks is not None
         with collected(session, probes, take, single=True, all_fields=all_fields, marks=wanted) as capture:
             if capture.marks is not None:

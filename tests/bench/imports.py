@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -36,10 +37,10 @@ def imports() -> Imports:
         archive = subprocess.run(
             ["git", "archive", BASELINE], cwd=ROOT, stdout=subprocess.PIPE, check=True
         ).stdout
-        source = BUILD / "bench/source"
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(source, filter="data")
-        _install(source, before)
+        with tempfile.TemporaryDirectory() as source:
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+                tar.extractall(source, filter="data")
+            _install(Path(source), before)
     programs = ("pass", _program(now), _program(before))
     for program in programs:
         _processor_time(program)  # The files are in memory after this.

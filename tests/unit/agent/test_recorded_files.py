@@ -16,6 +16,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (  # type: ignore[
 
 from kprobe_exporter.agent.recorded_files import Recorded, write_files
 from kprobe_exporter.agent.recorded_parts import recorded_filter, recorded_parts, with_names
+from kprobe_exporter.identity.running import Places
 from kprobe_exporter.model.hist import HistEvent, HistKey
 from kprobe_exporter.model.records import Join, Layout
 from kprobe_exporter.model.specs import ProbeSpec
@@ -117,7 +118,7 @@ def drawn(tmp_path: Path, cpus: dict[int, list[tuple[int, bytes]]], recorded: Re
     directory.prepare()
     stopped, symbols = cast("Any", Stopped(tmp_path, cpus)), cast("Any", SimpleNamespace(visible=bool))
     base = "slow-20261130T031207.512Z"
-    [name] = write_files(directory, base, ("perfetto",), stopped, recorded, symbols, 1)
+    [name] = write_files(directory, base, ("perfetto",), stopped, recorded, symbols, 1, Places())
     read = Trace()
     read.ParseFromString((directory.path / name).read_bytes())
     return list(read.packet)

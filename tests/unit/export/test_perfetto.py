@@ -1,7 +1,9 @@
 """Timelines, read back by Perfetto's own descriptors."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -21,9 +23,9 @@ CLOCKS = Clocks(monotonic=1_000, realtime=1_700_000_000_000_000_000, boottime=6_
 class Read:
     """A timeline under construction, and what Perfetto's descriptors read of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Mapping[int, str] = MappingProxyType({})) -> None:
         self._data = bytearray()
-        self.timeline = Timeline(self._data.extend, CLOCKS)
+        self.timeline = Timeline(self._data.extend, CLOCKS, lambda pid: places.get(pid, ""))
 
     def packets(self) -> list[Any]:
         trace = Trace()
@@ -104,6 +106,14 @@ def test_threads_lie_in_their_processes() -> None:
         "server 5/5": "process server",
         "unknown 9/9": "process unknown",
     }
+
+
+def test_processes_have_their_pods_beside_their_names() -> None:
+    read = Read({5: "shop/web-1", 8: "shop/db-0"})
+    for thread in (Thread(7, 5, "worker"), Thread(5, 5, "server"), Thread(9, 8, "io"), Thread(3, 3, "host")):
+        read.timeline.instant(thread, "event", 1, {})
+    named = [name for name in read.tracks().values() if name.startswith("process")]
+    assert named == ["process server (shop/web-1)", "process (shop/db-0)", "process host"]
 
 
 def test_calls_of_a_thread_nest() -> None:

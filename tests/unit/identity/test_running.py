@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.identity import running as module
-from kprobe_exporter.identity.running import LOOKS, RunningContainers
+from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.identity.procfs import INITIAL
+from kprobe_exporter.identity.running import LOOKS, Places, RunningContainers
 from tests.support.container_processes import ContainerProcesses
-from tests.support.containers import PATHS, container_id
+from tests.support.containers import PATHS, UID, container_id
 
 
 def ids(running: RunningContainers) -> dict[str, list[int]]:
@@ -70,3 +72,25 @@ def test_another_process_with_the_id(tmp_path: Path) -> None:
     machine.start(20, 2)
     assert not running.has(one, 20)
     assert not running.has_root(one, 20)
+
+
+OTHERS = [f"docker {container_id(2)[:12]}", f"containerd {container_id(3)[:12]}", ""]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "names"),
+    [
+        (INITIAL, ["", "shop/web-1", *OTHERS]),
+        ("pid:[4026532777]", [""] * 5),  # where ids of processes are others
+    ],
+)
+def test_the_place_of_a_process(tmp_path: Path, namespace: str, names: list[str]) -> None:
+    machine = ContainerProcesses(tmp_path)
+    (machine.proc / "self/ns").mkdir(parents=True)
+    (machine.proc / "self/ns/pid").symlink_to(namespace)
+    (tmp_path / "logs/pods" / f"shop_web-1_{UID.format(1)}").mkdir(parents=True)
+    machine.start(101, 1)
+    machine.start(102, 2, runtime="docker")
+    machine.start(103, 3)  # a pod without logs
+    places = Places(machine.proc, Pods(tmp_path / "logs"))
+    assert [places.name(pid) for pid in (1, 101, 102, 103, 999)] == names
