@@ -49,6 +49,7 @@ class ServeOptions(NamedTuple):
     recordings: bool = False
     session_socket: Path | None = None
     session_limits: Limits = Limits()
+    web_sessions: bool = False
 
 
 @contextmanager
@@ -85,7 +86,7 @@ def serve(
         for socket in sockets:
             stack.callback(socket.close)
         sessions = None
-        if options.session_socket is not None:
+        if options.session_socket is not None or options.web_sessions:
             sessions = SessionServer(options.session_socket, options.session_limits, options.tracefs)
             stack.callback(sessions.close)
         files = stack.enter_context(kernel(options.tracefs))
@@ -112,6 +113,7 @@ def serve(
             profile=agent.profile if options.stacks else None,
             recordings=agent.recorder,
             serves_recordings=options.recordings,
+            connect=sessions.connect if sessions is not None and options.web_sessions else None,
         )
         web = WebServer(app, sockets, agent.failed, lambda: web_config.settings().tls)
         stack.callback(web.close)

@@ -109,6 +109,13 @@ Examples:
     help="Serve the files of recordings, which show what all programs do, and addresses of the kernel.",
 )
 @click.option(
+    "--web.enable-sessions",
+    "web_sessions",
+    is_flag=True,
+    help="Let clients with TLS and a password ask for terminal tools, by 'kprobe-exporter session --url'."
+    " They see what all programs do.",
+)
+@click.option(
     "--session.socket",
     "session_socket",
     type=click.Path(path_type=Path),
@@ -159,6 +166,7 @@ def run(
     allowed_hosts: tuple[str, ...],
     without_stacks: bool,
     recordings: bool,
+    web_sessions: bool,
     session_socket: Path | None,
     max_tools: int,
     max_seconds: float,
@@ -192,6 +200,7 @@ def run(
         recordings=recordings,
         session_socket=session_socket,
         session_limits=Limits(max_tools, max_seconds, max_bytes),
+        web_sessions=web_sessions,
     )
     try:
         serve(read, options, stop)

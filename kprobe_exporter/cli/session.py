@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -22,6 +23,9 @@ from kprobe_exporter.sessions.protocol import COMMON, DEFAULT_SOCKET, SessionReq
 from kprobe_exporter.trace.output import Gone, Interrupt, Output, writing
 from kprobe_exporter.trace.timeline import NO_TERMINAL, STDOUT
 from kprobe_exporter.util.file_access import replaced_whole
+
+if TYPE_CHECKING:
+    from kprobe_exporter.sessions.web_client import Login
 
 FOREVER, LOOK = 3600.0, 0.2
 """Seconds of a wait for the agent, and of one for the rest after Ctrl-C, which another Ctrl-C may end."""
@@ -40,6 +44,7 @@ Examples:
   kprobe-exporter session --tool 'opensnoop -x' --tool 'biolatency -m -i 5' --json
   kprobe-exporter session --tool biosnoop --perfetto disks.pftrace --for 10s
   kubectl exec POD -- python3 -m kprobe_exporter session --socket PATH --tool tcplife
+  kprobe-exporter session --url https://node7:10435 --user ops --password-file FILE --tool tcplife
 \b
 The agent has to be started with --session.socket PATH:
   kprobe-exporter run --session.socket /run/kprobe_exporter_session/socket
@@ -80,6 +85,24 @@ The agent has to be started with --session.socket PATH:
     metavar="PATH",
     help="The agent's --session.socket.",
 )
+@click.option(
+    "--url",
+    metavar="https://HOST:PORT",
+    help="Ask the agent there over HTTPS, if it runs with --web.enable-sessions.",
+)
+@click.option("--user", default="", metavar="NAME", help="A user of its --web.config.file.")
+@click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The file with the password, alone; without it, a terminal is asked.",
+)
+@click.option(
+    "--ca-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The certificates of the authorities to trust in, in place of the system's.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Say what is attached.")
 def session(
     tools: tuple[str, ...],
@@ -88,6 +111,10 @@ def session(
     as_json: bool,
     timeline: Path | None,
     path: Path,
+    url: str | None,
+    user: str,
+    password_file: Path | None,
+    ca_file: Path | None,
     verbose: bool,
 ) -> None:
     """Ask a running agent to run terminal tools for a while, and show what they write.
@@ -95,7 +122,7 @@ def session(
     The agent runs each tool in an instance of its own, within a budget of tools, seconds and bytes that its
     options --session.* set. The session ends with its time, with this command, however that ends, or
     with the agent, and leaves the kernel as it was. Ctrl-C ends it, and still shows the tables that tools
-    make at their end. Only root may ask.
+    make at their end. Only root may ask at the socket.
     """
     given = scope._asdict().items()
     narrowed = {name: value for name, value in given if value != Scope._field_defaults[name]}
@@ -104,8 +131,9 @@ def session(
     asked = tuple(map(asked_tool, tools))
     request = SessionRequest(asked, narrowed, seconds, as_json, timeline is not None)
     with ExitStack() as stack:
+        login = None if url is None else _login(user, password_file, ca_file)
         stop = stack.enter_context(Interrupt().heeded())
-        client = stack.enter_context(SessionClient(path, request))
+        client = stack.enter_context(_client(path, url, login, request))
         out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
         shown = SessionOutput(out, [tool.name for tool in request.tools], verbose=verbose)
         if timeline is not None:
@@ -130,6 +158,28 @@ def session(
         sys.exit(1)
     if not shown.ended and not stop.is_set():
         raise SessionRefused("the agent ended without ending the session.")
+
+
+def _login(user: str, password_file: Path | None, ca: Path | None) -> "Login":
+    """Return how to log in over HTTP. Raises UsageError."""
+    from kprobe_exporter.sessions.web_client import Login  # noqa: PLC0415
+
+    if not user:
+        raise UsageError("--url takes a --user of the agent's --web.config.file.")
+    if password_file is not None:
+        return Login(user, password_file.read_text().removesuffix("\n"), ca)
+    if not sys.stdin.isatty():
+        raise UsageError("--url takes a --password-file, where no terminal can be asked.")
+    return Login(user, click.prompt("Password", hide_input=True, err=True), ca)
+
+
+def _client(path: Path, url: str | None, login: "Login | None", request: SessionRequest) -> SessionClient:
+    if url is None or login is None:
+        return SessionClient.at(path, request)
+    # Imported only if needed, as TLS and HTTP take 30 ms.
+    from kprobe_exporter.sessions.web_client import WebSessionClient  # noqa: PLC0415
+
+    return WebSessionClient(url, login, request)
 
 
 def _check_timeline(timeline: Path, tools: Sequence[str], *, as_json: bool) -> None:

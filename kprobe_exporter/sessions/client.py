@@ -1,4 +1,4 @@
-"""The client's side of sessions: asks an agent, and yields what its tools write."""
+"""The client's side of sessions: asks an agent at its socket, and yields what its tools write."""
 
 import errno
 import json
@@ -6,6 +6,7 @@ import os
 import select
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,23 +21,31 @@ Message: TypeAlias = dict[str, Any]
 
 
 class SessionClient:
-    """A connection to the agent that listens at a path. Use it as a context."""
+    """A connection to an agent, on which the request has been sent. Use it as a context."""
 
-    def __init__(self, path: Path, request: SessionRequest) -> None:
-        """Connect, and ask. Raises SessionRefused if no agent of root, or of this user, listens there."""
-        self._socket = socket.socket(socket.AF_UNIX)
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
         self._received = b""
+
+    @classmethod
+    def at(cls, path: Path, request: SessionRequest) -> "SessionClient":
+        """Ask the agent that listens at a path.
+
+        Raises SessionRefused if no agent of root, or of this user, listens there.
+        """
+        sock = socket.socket(socket.AF_UNIX)
         try:
-            self._socket.connect(str(path))
-            # The agent may have refused already, and closed its end.
-            self._send(request.encoded())
-            owner = peer_of(self._socket).uid
+            sock.connect(str(path))
+            with suppress(BrokenPipeError, ConnectionResetError):  # the agent may have refused already
+                sock.sendall(request.encoded())
+            owner = peer_of(sock).uid
         except OSError as error:
-            self._socket.close()
+            sock.close()
             raise SessionRefused(_why(path, error)) from None
         if owner not in (0, os.geteuid()):
-            self._socket.close()
+            sock.close()
             raise SessionRefused(f"{path} belongs to a process of user {owner}, which is not the agent.")
+        return cls(sock)
 
     @property
     def descriptor(self) -> int:
@@ -68,19 +77,17 @@ class SessionClient:
         Raises SessionRefused if the agent refuses the request.
         """
         try:
-            data = self._socket.recv(PIECE)
+            data = self._receive()
         except OSError:
-            data = b""
-        if not data:
+            data = None
+        if data is None:
             return None
         *lines, self._received = (self._received + data).split(b"\n")
         return map(_parsed, lines)
 
-    def _send(self, data: bytes) -> None:
-        try:
-            self._socket.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            return
+    def _receive(self) -> bytes | None:
+        """Wait for a piece of the answer, and return it; None at its end. Raises OSError."""
+        return self._socket.recv(PIECE) or None
 
 
 def _parsed(line: bytes) -> Message:

@@ -23,7 +23,6 @@ from kprobe_exporter.sessions.protocol import (
 )
 from kprobe_exporter.sessions.tool_run import ToolRun, note, piece, row, tool_words
 from kprobe_exporter.tools.load import load_tool
-from kprobe_exporter.util.unix_socket import Peer
 
 log = logging.getLogger(__name__)
 
@@ -104,13 +103,16 @@ class Host:
 
 
 class Session:
-    """A connection from its first byte to its last. The server's thread alone calls it; no call waits."""
+    """A connection from its first byte to its last. The server's thread alone calls it; no call waits.
 
-    def __init__(self, sock: socket.socket, peer: Peer, host: Host) -> None:
+    ``who`` names the client in the log: a printable text.
+    """
+
+    def __init__(self, sock: socket.socket, who: str, host: Host) -> None:
         sock.setblocking(False)
         self._sock: socket.socket | None = sock
         self._descriptor = sock.fileno()
-        self._peer, self._host = peer, host
+        self._who, self._host = who, host
         self._received, self._out = bytearray(), bytearray()
         self._begun = time.monotonic()
         self._deadline = self._begun + REQUEST_TIME_S
@@ -135,7 +137,7 @@ class Session:
     def refuse(self, why: str) -> None:
         """Answer with a sentence, and close the connection as soon as the client has it."""
         self._host.results["refused"] += 1
-        log.warning("a session of user %d, process %d, is refused: %s", self._peer.uid, self._peer.pid, why)
+        log.warning("a session of %s is refused: %s", self._who, why)
         self._reason, self._listens, self._finished = "refused", False, True
         self._deadline = time.monotonic() + FLUSH_TIME_S
         self._send(message({"refused": why}))
@@ -229,8 +231,7 @@ class Session:
         self._request = request
         self._begun = time.monotonic()
         self._deadline = self._begun + request.seconds + START_TIME_S
-        peer = self._peer
-        log.info("a session of user %d, process %d, begins: %s", peer.uid, peer.pid, request.shown)
+        log.info("a session of %s begins: %s", self._who, request.shown)
 
     def _read(self, run: ToolRun, descriptor: int) -> None:
         """Relay a tool's lines, as far as the budget goes."""
@@ -285,8 +286,7 @@ class Session:
             )
         self._send(message({"ended": reason, "note": why, "rows": self._rows, "bytes": self._bytes}))
         seconds, rows = time.monotonic() - self._begun, counted(self._rows, "line")
-        pid = self._peer.pid
-        log.info("the session of process %d ended after %.1f s with %s: %s", pid, seconds, rows, why)
+        log.info("the session of %s ended after %.1f s with %s: %s", self._who, seconds, rows, why)
 
     def _send(self, data: bytes) -> None:
         if self._sock is not None:

@@ -1,4 +1,4 @@
-"""The agent's side of sessions: a socket that root owns, and the thread that serves it."""
+"""The agent's side of sessions: a socket that root owns, the web server's clients, and the thread of both."""
 
 import logging
 import os
@@ -6,8 +6,10 @@ import socket
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from kprobe_exporter.errors import StartError
@@ -40,16 +42,18 @@ TOTAL_HELP = "Sessions that have ended, by their end, or that were refused."
 
 
 class SessionServer:
-    """Serves sessions at a path until ``close``.
+    """Serves sessions at a path, if there is one, and for ``connect`` until ``close``.
 
     The socket listens once this is made, before other threads are. ``start`` begins a thread of its own,
     which owns all connections and processes. Any thread may call the rest.
     """
 
-    def __init__(self, path: Path, limits: Limits, tracefs: Path | None) -> None:
+    def __init__(self, path: Path | None, limits: Limits, tracefs: Path | None) -> None:
         """Listen. Raises StartError."""
-        self._socket = _listen(path)
-        self._socket.setblocking(False)
+        self._socket = None if path is None else _listen(path)
+        if self._socket is not None:
+            self._socket.setblocking(False)
+        self._connected: deque[tuple[socket.socket, str]] = deque()
         self._clean: Callable[[], None] = lambda: None
         self._watches = Watches()
         self._host = Host(limits, tracefs, self._watches)
@@ -58,12 +62,25 @@ class SessionServer:
         self._accepts_at = 0.0
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="kprobe-sessions", daemon=True)
-        log.info("sessions are served at %s, to root", path)
+        if path is not None:
+            log.info("sessions are served at %s, to root", path)
 
     def start(self, clean: Callable[[], None]) -> None:
         """Serve. ``clean`` removes the instances of killed tools from the kernel."""
         self._clean = clean
         self._thread.start()
+
+    def connect(self, request: bytes, who: str) -> socket.socket:
+        """Return a connection of a client that the caller knows, on which a request has been sent.
+
+        ``request`` is a line of the protocol, and ``who`` names the client in the log.
+        """
+        client, ours = socket.socketpair()
+        client.setblocking(False)
+        client.send(request + b"\n")  # a new pair has room for it
+        self._connected.append((ours, who))
+        os.write(self._wake, b"\0")
+        return client
 
     def close(self, gives_up: Callable[[], bool] = lambda: False) -> None:
         """End all sessions, and wait for their tools, which are killed if the caller ``gives_up``."""
@@ -75,7 +92,8 @@ class SessionServer:
         while self._thread.is_alive() and time.monotonic() < end:
             self._thread.join(TURN_S)
             self._killing = self._killing or gives_up()
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
         if not self._thread.is_alive():
             os.close(self._wake)
             os.close(self._woken)
@@ -104,7 +122,10 @@ class SessionServer:
         """Serve what is ready, and notice what has ended."""
         now = time.monotonic()
         accepts = not self._closing and now >= self._accepts_at
-        self._watches.watch(self._socket.fileno(), 1 if accepts else 0, self._accept)
+        if self._socket is not None:
+            self._watches.watch(
+                self._socket.fileno(), 1 if accepts else 0, partial(self._accept, self._socket)
+            )
         self._watches.wait(TURN_S if self._sessions else IDLE_TURN_S)
         if self._closing:
             self._stop()
@@ -122,10 +143,10 @@ class SessionServer:
             if self._killing:
                 session.kill()
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         """Take a connection, of root or of the agent's own user."""
         try:
-            sock, _ = self._socket.accept()
+            sock, _ = listening.accept()
         except BlockingIOError:
             return
         except OSError as error:  # no descriptor is left
@@ -137,17 +158,25 @@ class SessionServer:
         except OSError:
             sock.close()
             return
-        allowed = {0, os.geteuid()}
-        session = Session(sock, peer, self._host)
+        allowed = peer.uid in (0, os.geteuid())
+        why = "" if allowed else f"user {peer.uid} may not ask for a session: only root may."
+        self._add(sock, f"user {peer.uid}, process {peer.pid},", why)
+
+    def _add(self, sock: socket.socket, who: str, why: str = "") -> None:
+        """Begin a session; refuse it if there is a reason, or if there are too many."""
+        session = Session(sock, who, self._host)
         self._sessions.append(session)
-        if peer.uid not in allowed:
-            session.refuse(f"user {peer.uid} may not ask for a session: only root may.")
-        elif len(self._sessions) > MAX_CONNECTIONS:
-            session.refuse(f"{MAX_CONNECTIONS} clients are connected: try again later.")
+        if not why and len(self._sessions) > MAX_CONNECTIONS:
+            why = f"{MAX_CONNECTIONS} clients are connected: try again later."
+        if why:
+            session.refuse(why)
 
     def _drain(self) -> None:
+        """Take the connections of the web server."""
         with suppress(BlockingIOError):
             os.read(self._woken, 4096)
+        while self._connected:
+            self._add(*self._connected.popleft())
 
 
 def _listen(path: Path) -> socket.socket:

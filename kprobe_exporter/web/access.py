@@ -1,6 +1,5 @@
 """Which requests are answered: limits on their size, host name and rate; passwords; headers of responses."""
 
-import base64
 import ipaddress
 import re
 import time
@@ -15,7 +14,7 @@ from kprobe_exporter.errors import UsageError
 from kprobe_exporter.util.token_bucket import TokenBucket
 from kprobe_exporter.web.connection import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from kprobe_exporter.web.handshake import Tls
-from kprobe_exporter.web.messages import App, Request, Response, answered, line
+from kprobe_exporter.web.messages import App, Request, Response, answered, credentials, line
 from kprobe_exporter.web.passwords import Passwords
 
 MAX_BUCKETS = 1024
@@ -82,6 +81,7 @@ class Access:
             return line("too many requests", HTTPStatus.TOO_MANY_REQUESTS)
         if settings.users and (refusal := await self._refuse(settings, request)) is not None:
             return refusal
+        request.client.is_known = bool(settings.users)
         request.client.note_answer()
         return await self._app(request)
 
@@ -116,18 +116,6 @@ class Access:
         if await self._passwords.match(settings.users, *said, client.network, client.is_gone):
             return None
         return line("wrong user or password", HTTPStatus.UNAUTHORIZED, _ASK)
-
-
-def credentials(header: str) -> tuple[bytes, bytes] | None:
-    """Return the user name and the password of a basic Authorization header (RFC 7617), or None."""
-    scheme, _, coded = header.partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        name, colon, password = base64.b64decode(coded.strip(), validate=True).partition(b":")
-    except ValueError:
-        return None
-    return (name, password) if colon else None
 
 
 def _too_large(request: Request) -> Response | None:

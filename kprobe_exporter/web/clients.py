@@ -46,6 +46,10 @@ class Client:
         """Whether the client has sent a request before its previous one was answered."""
         self.owed = False
         """Whether the latest request is not answered completely."""
+        self.is_secure = False
+        """Whether the connection is encrypted."""
+        self.is_known = False
+        """Whether the latest request had the password of a user."""
         self.writable = asyncio.Event()
         """Cleared while the client does not read the bytes that were written."""
         self.writable.set()

@@ -5,7 +5,8 @@ not read, and the connection closes after the answer, as RFC 9112, section 9.3.2
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from email.utils import formatdate
 from http import HTTPStatus
 
@@ -45,6 +46,7 @@ class Connection(asyncio.Protocol):
         """Serve a client that is registered; ``transport`` is the secured one after a TLS handshake."""
         assert isinstance(transport, asyncio.Transport)
         self._client, self._transport = client, transport
+        client.is_secure = transport.get_extra_info("ssl_object") is not None
         transport.set_write_buffer_limits(high=CHUNK)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -117,7 +119,10 @@ class Connection(asyncio.Protocol):
         response = await answered(self._app, request)
         try:
             with response.held(self._client):
-                await self._send(response, b"" if request.method == "HEAD" else response.body)
+                if response.stream is not None:
+                    await self._send_stream(response, response.stream(self._client))
+                else:
+                    await self._send(response, b"" if request.method == "HEAD" else response.body)
         except h11.LocalProtocolError as error:  # a bug: a header that HTTP does not allow
             self._complain("cannot send a response", error)
             self._transport.close()
@@ -135,17 +140,34 @@ class Connection(asyncio.Protocol):
                 return
             self._transport.write(self._http.send(event) or b"")
 
+    async def _send_stream(self, response: Response, stream: AsyncGenerator[bytes, None]) -> None:
+        """Write the pieces of a body as they come, until the client is gone. Its time begins at each anew."""
+        async with aclosing(stream) as pieces:
+            self._transport.write(self._http.send(_head(response, {})) or b"")
+            async for data in pieces:
+                await self._client.writable.wait()
+                if self._transport.is_closing():
+                    return
+                self._client.since = self._clients.clock()
+                if data:
+                    self._transport.write(self._http.send(h11.Data(data=data)) or b"")
+        self._transport.write(self._http.send(h11.EndOfMessage()) or b"")
+
 
 def _events(response: Response, body: bytes) -> Iterator[h11.Event]:
     """Yield the head of a response, its body in pieces, and its end."""
+    yield _head(response, {"Content-Length": str(len(response.body))})
+    for start in range(0, len(body), CHUNK):
+        yield h11.Data(data=body[start : start + CHUNK])
+    yield h11.EndOfMessage()
+
+
+def _head(response: Response, length: Mapping[str, str]) -> h11.Response:
     headers = {
         "Date": formatdate(usegmt=True),
-        "Content-Length": str(len(response.body)),
+        **length,
         "X-Content-Type-Options": "nosniff",
         **response.headers,
     }
     reason = HTTPStatus(response.status).phrase
-    yield h11.Response(status_code=response.status, reason=reason, headers=[*headers.items()])
-    for start in range(0, len(body), CHUNK):
-        yield h11.Data(data=body[start : start + CHUNK])
-    yield h11.EndOfMessage()
+    return h11.Response(status_code=response.status, reason=reason, headers=[*headers.items()])

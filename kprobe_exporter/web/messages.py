@@ -1,10 +1,11 @@
 """HTTP requests and responses, and the exceptions that become responses."""
 
 import asyncio
+import base64
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -58,6 +59,8 @@ class Response:
     status: int = HTTPStatus.OK
     held: Callable[[Client], AbstractContextManager[object]] = nullcontext
     """Returns the context in which a client takes the body."""
+    stream: Callable[[Client], AsyncGenerator[bytes, None]] | None = None
+    """Returns the pieces of the body, in place of ``body``. An empty piece says that more may come."""
 
 
 App = Callable[[Request], Awaitable[Response]]
@@ -69,6 +72,18 @@ class HttpError(Exception):
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
         self.status = status
+
+
+def credentials(header: str) -> tuple[bytes, bytes] | None:
+    """Return the user name and the password of a basic Authorization header (RFC 7617), or None."""
+    scheme, _, coded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, colon, password = base64.b64decode(coded.strip(), validate=True).partition(b":")
+    except ValueError:
+        return None
+    return (name, password) if colon else None
 
 
 def line(text: str, status: int = HTTPStatus.OK, headers: Mapping[str, str] = {}) -> Response:

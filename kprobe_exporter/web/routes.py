@@ -14,6 +14,7 @@ from kprobe_exporter.web.parts import CONTENT_SECURITY_POLICY
 from kprobe_exporter.web.probe_page import render_probe, unknown
 from kprobe_exporter.web.recordings import RecordingRoutes, Recordings
 from kprobe_exporter.web.rendering import Workers
+from kprobe_exporter.web.sessions import Connect, SessionRoutes
 from kprobe_exporter.web.stacks import StackRoutes
 from kprobe_exporter.web.status import render_status
 
@@ -21,8 +22,9 @@ from kprobe_exporter.web.status import render_status
 # second one renders while the first waits for the kernel.
 _WORKERS = 2
 
-_RELOAD, _RECORD = "/-/reload", "/-/record"
+_RELOAD, _RECORD, _SESSION = "/-/reload", "/-/record", "/-/session"
 
+_NO_PAGE = "a web page may not ask for this"
 _NO_LIFECYCLE = "Lifecycle API is not enabled: start the agent with --web.enable-lifecycle."
 
 _OF_STATUS = {
@@ -58,13 +60,15 @@ def create_app(
     profile: Callable[[str], Profile | None] | None = None,
     recordings: Recordings | None = None,
     serves_recordings: bool = False,
+    connect: Connect | None = None,
 ) -> App:
     """Return the application; ``settings`` and ``allowed_hosts`` are those of ``Access``.
 
     ``ready`` returns None, or why not. ``reload`` reads the configuration again, and returns None, or why
     the old one stays in force; without it, reloading is forbidden. ``profile`` returns the counted stacks of
     a probe, None if it counts none; without it, no stacks are served. ``recordings`` are written on request
-    where reloading is allowed, and their files are served if ``serves_recordings``. ``snapshot`` is called in
+    where reloading is allowed, and their files are served if ``serves_recordings``. ``connect`` asks for
+    sessions; without it, they are forbidden. ``snapshot`` is called in
     2 threads, and each of the others in one of its own, so the event loop answers other requests meanwhile.
     An exception becomes one line for the client and one in the log.
     """
@@ -120,12 +124,18 @@ def create_app(
     reloader = reload and Workers(1, "reload").endpoint(reload, reloaded, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     stacks, recorded = StackRoutes(profile), RecordingRoutes(recordings, served=serves_recordings)
+    sessions = SessionRoutes(connect)
+
+    async def session(request: Request) -> Response:
+        if _is_from_a_page(request):
+            return line(_NO_PAGE, HTTPStatus.FORBIDDEN)
+        return await sessions.session(request)
 
     async def changing(request: Request) -> Response:
         if reloader is None:
             return line(_NO_LIFECYCLE, HTTPStatus.FORBIDDEN)
         if _is_from_a_page(request):
-            return line("a web page may not ask for this", HTTPStatus.FORBIDDEN)
+            return line(_NO_PAGE, HTTPStatus.FORBIDDEN)
         return await (reloader if request.path == _RELOAD else recorded.record)(request)
 
     exact: dict[str, App] = {
@@ -135,6 +145,7 @@ def create_app(
         "/-/ready": readiness,
         _RELOAD: changing,
         _RECORD: changing,
+        _SESSION: session,
         "/recordings": recorded.list,
     }
     # A telemetry path below one of these comes first. /metrics/ is an unknown path and is not redirected.
@@ -150,7 +161,7 @@ def create_app(
         prefix = next(filter(path.startswith, below), "")
         if not prefix and path not in exact:
             return line("Not Found", HTTPStatus.NOT_FOUND)
-        methods = ("POST",) if path in (_RELOAD, _RECORD) else ("GET", "HEAD")
+        methods = ("POST",) if path in (_RELOAD, _RECORD, _SESSION) else ("GET", "HEAD")
         if request.method not in methods:
             allow = {"Allow": ", ".join(methods)}
             return line("Method Not Allowed", HTTPStatus.METHOD_NOT_ALLOWED, allow)

@@ -84,7 +84,7 @@ class Served:
     ) -> Any:
         """Return a client whose tools behave so."""
         tools = (ToolRequest("killsnoop"),) * number
-        return SessionClient(self.path, SessionRequest(tools, {"comm": how}, seconds, as_json, perfetto))
+        return SessionClient.at(self.path, SessionRequest(tools, {"comm": how}, seconds, as_json, perfetto))
 
     def results(self) -> dict[str, float]:
         """How many sessions ended in which way, and how many are active."""

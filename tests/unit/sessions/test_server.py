@@ -382,9 +382,9 @@ def test_client_refuses_another_users_socket(served: Served, monkeypatch: pytest
 
 def test_no_agent(tmp_path: Path) -> None:
     with pytest.raises(SessionRefused, match=re.escape(f"no agent serves sessions at {tmp_path}/none")):
-        SessionClient(tmp_path / "none", SessionRequest((), {}, 1))
+        SessionClient.at(tmp_path / "none", SessionRequest((), {}, 1))
     with pytest.raises(SessionRefused, match="a path has at most 107 bytes"):
-        SessionClient(tmp_path / ("x" * 200), SessionRequest((), {}, 1))
+        SessionClient.at(tmp_path / ("x" * 200), SessionRequest((), {}, 1))
 
 
 def test_files_are_roots_alone(served: Served) -> None:

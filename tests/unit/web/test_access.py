@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import UsageError
-from kprobe_exporter.web.access import NOT_ALLOWED, Access, Rate, WebSettings, credentials
+from kprobe_exporter.web.access import NOT_ALLOWED, Access, Rate, WebSettings
 from kprobe_exporter.web.clients import Client
-from kprobe_exporter.web.messages import Request, Response, answered, line
+from kprobe_exporter.web.messages import Request, Response, answered, credentials, line
 from kprobe_exporter.web.routes import create_app
 from tests.support.web_target import Served, serving
 from tests.unit.export.conftest import SNAPSHOT
