@@ -132,7 +132,9 @@ def test_check_live_says_what_is_shown(tmp_path: Path) -> None:
     assert result.exit_code == 1
 
 
-@reads(started="kprobe-exporter run", hup="kill -HUP", post="POST", cleanup="kprobe-exporter cleanup")
+@reads(
+    started="kprobe-exporter run", hup="kill -HUP", post="POST /-/reload", cleanup="kprobe-exporter cleanup"
+)
 def test_an_agent_is_reloaded_and_what_it_leaves_is_removed(
     start_agent: StartAgent, tracefs: Path, started: str, hup: str, post: str, cleanup: str
 ) -> None:

@@ -42,6 +42,7 @@ NAMED = {
     "kprobe-exporter trace": "asks for a definition; docs/command-line.md has some, which are run",
     "kprobe-exporter diff OLD NEW [FILE]": "asks for two kernels; docs/operating.md compares some",
     "kprobe-exporter session": "asks for a tool; tests/kernel/test_sessions.py has some",
+    "POST /-/session": "asks for a session; tests/unit/sessions/test_web.py has some",
     "kprobe-exporter tool": "lists the tools; tests/unit/cli/test_tool.py reads its list",
     "kprobe-exporter tool biosnoop -n 3": "needs a disk; tests/kernel/tools run it under a load",
     "kprobe-exporter tool NAME": "asks for a tool; each is run under a load",
