@@ -3,7 +3,6 @@
 import ctypes
 import json
 import select
-import time
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tests.kernel.conftest import StartAgent
 from tests.kernel.workload import Child
+from tests.support.joined_calls import nap
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("events/syscalls")
@@ -25,7 +25,7 @@ def naps() -> None:
     for number, seconds in enumerate(NAPS):
         if number == len(NAPS) // 2:
             select.select([], [], [], 1.5)  # the lines so far are written by then
-        time.sleep(seconds)
+        nap(seconds)
 
 
 def test_each_call_is_a_line(start_agent: StartAgent, tmp_path: Path) -> None:

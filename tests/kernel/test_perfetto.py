@@ -11,6 +11,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (  # type: ignore[
 )
 
 from tests.kernel.workload import Child
+from tests.support.joined_calls import nap
 from tests.support.trace_process import traces
 
 NAPS = (0.01, 0.03, 0.02, 0.05)
@@ -19,7 +20,7 @@ NAPS = (0.01, 0.03, 0.02, 0.05)
 
 def naps() -> None:
     for seconds in NAPS:
-        time.sleep(seconds)
+        nap(seconds)
 
 
 @pytest.mark.needs("initial_pid_namespace")
@@ -48,8 +49,8 @@ def test_calls_are_slices_of_their_thread(tmp_path: Path) -> None:
     begins = [one for one in events if one.track_event.type == TrackEvent.TYPE_SLICE_BEGIN]
     ends = [one for one in events if one.track_event.type == TrackEvent.TYPE_SLICE_END]
     assert [one.track_event.name for one in begins] == ["clock_nanosleep"] * len(NAPS)
-    for nap, first, last in zip(NAPS, begins, ends, strict=True):
-        assert last.timestamp - first.timestamp >= nap * 1e9
+    for seconds, first, last in zip(NAPS, begins, ends, strict=True):
+        assert last.timestamp - first.timestamp >= seconds * 1e9
         shown = {one.name: one.uint_value for one in first.track_event.debug_annotations}
         assert shown["return"] == 0
     boottime = clocks[6] - clocks[3]

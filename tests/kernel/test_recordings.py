@@ -3,6 +3,7 @@
 They are read back by trace-cmd and by Perfetto's descriptors.
 """
 
+import mmap
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (  # type: ignore[
 )
 
 from tests.kernel.conftest import StartAgent
+from tests.support.delayed_disks import SLACK, delayed, device_number, disk
+from tests.support.joined_calls import nap
 from tests.support.leftovers import instances
 from tests.support.mounts import mounted
 from tests.support.patience import eventually, patience
@@ -45,9 +48,11 @@ WHEN = f"when: [{{probe: naps, where: duration > {LONG} && comm == 'stalls'}}]"
 
 @pytest.fixture
 def recording(start_agent: StartAgent, tmp_path: Path) -> Callable[..., Recorder]:
-    def start(rest: str = "", *probes: str, budget: str = "", window: float = WINDOW) -> Recorder:
+    def start(
+        rest: str = "", *probes: str, budget: str = "", window: float = WINDOW, recorded: str = ""
+    ) -> Recorder:
         where = tmp_path / "files"
-        text = configuration(where, rest, *probes, budget=budget, window=window)
+        text = configuration(where, rest, *probes, budget=budget, window=window, recorded=recorded)
         agent = start_agent(text, "--web.enable-lifecycle", "--web.enable-recordings")
         [config] = tmp_path.glob("config*.yaml")
         return Recorder(agent, where, config)
@@ -56,9 +61,14 @@ def recording(start_agent: StartAgent, tmp_path: Path) -> Callable[..., Recorder
 
 
 def configuration(
-    directory: Path, rest: str = "", *probes: str, budget: str = "", window: float = WINDOW
+    directory: Path,
+    rest: str = "",
+    *probes: str,
+    budget: str = "",
+    window: float = WINDOW,
+    recorded: str = "",
 ) -> str:
-    one = f'name: slow, probes: [naps, "{OPENS}"], window: {window:.0f}s, {rest or WHEN}'
+    one = f'name: slow, probes: [naps, "{OPENS}"{recorded}], window: {window:.0f}s, {rest or WHEN}'
     return (
         f"{NAMED}probes: [{', '.join([NAPS, *probes])}]\n"
         f"record: {{directory: {directory}, {budget} recordings: [{{{one}}}]}}\n"
@@ -67,7 +77,7 @@ def configuration(
 
 def stalls(seconds: float) -> Load:
     """Open files for a while, and then sleep for too long."""
-    return run_load("stalls", seconds, numbered_open, lambda: time.sleep(NAP))
+    return run_load("stalls", seconds, numbered_open, lambda: nap(NAP))
 
 
 def opens_in(file: Path, pid: int) -> dict[int, int]:
@@ -86,17 +96,52 @@ def test_exactly_the_window_is_there(recording: Callable[..., Recorder]) -> None
     """The condition fires once for one stall, which both formats show."""
     here = recording(WHEN + ", formats: [trace.dat, perfetto]")
     load = stalls(WINDOW + 1.5)
+    files = the_files(here, load)
+    said = f"is in {' and '.join(file.name for file in files)}: {WINDOW:.1f} s before naps: duration > {LONG}"
+    eventually(lambda: said in here.agent.output(), 5)
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert here.directory.stat().st_mode & 0o777 == 0o700
+    eventually(lambda: here.results() == {"written": 1, "refused": 0, "failed": 0}, 5)
+
+
+@pytest.mark.needs("initial_pid_namespace", "kprobe_events")
+def test_a_stall_of_a_disk(recording: Callable[..., Recorder]) -> None:
+    """A read takes as long as the disk delays it, and the recording shows that it waited for the disk."""
+    with disk() as below, delayed("stalls", below, NAP) as slow:
+        read = "tracepoint:block:block_bio_queue", "tracepoint:block:block_bio_complete"
+        here = recording(
+            WHEN.replace("naps", "reads") + ", formats: [trace.dat, perfetto]",
+            '{name: reads, attach: "syscall:preadv"}',
+            recorded="".join(f', "{one}"' for one in ("reads", *read)),
+        )
+        page, file = mmap.mmap(-1, mmap.PAGESIZE), os.open(slow, os.O_RDONLY | os.O_DIRECT)
+        load = run_load("stalls", WINDOW + 1.5, numbered_open, lambda: read_page(file, page))
+        os.close(file)
+        data, _ = the_files(here, load, "reads", SLACK)
+        device = device_number(slow)
+    text = "\n".join(report(data, "-t"))
+    queued, completed = (
+        map(ns, re.findall(rf" (\d+\.\d+): {event}: +{device >> 20},{device & 0xFFFFF} R", text))
+        for event in ("block_bio_queue", "block_bio_complete")
+    )
+    [begun], [ended] = queued, completed
+    assert load.last[0] <= begun <= ended <= load.last[1]
+    assert ended - begun >= (NAP - SLACK) * 1e9
+    eventually(lambda: here.results() == {"written": 1, "refused": 0, "failed": 0}, 5)
+
+
+def read_page(file: int, page: mmap.mmap) -> None:
+    os.preadv(file, [page], 0)
+
+
+def the_files(here: Recorder, load: Load, probe: str = "naps", slack: float = 0) -> tuple[Path, Path]:
+    """The two files of a stall, which have exactly the load's steps in the window."""
     file = here.wait_for_file()
     stopped = time.monotonic_ns()
     timeline = here.wait_for_file("pftrace")
     load.end()
-    said = f"is in {file.name} and {timeline.name}: {WINDOW:.1f} s before naps: duration > {LONG}"
-    eventually(lambda: said in here.agent.output(), 5)
-    assert file.stat().st_mode & 0o777 == timeline.stat().st_mode & 0o777 == 0o600
-    assert here.directory.stat().st_mode & 0o777 == 0o700
-
     found = opens_in(file, load.pid)
-    # The buffer stopped after the nap and before its file was there.
+    # The buffer stopped after the stall and before its file was there.
     window = round(WINDOW * 1e9)
     assert load.must(stopped - window) <= found.keys() <= load.may(load.last[1] - window)
     assert found
@@ -118,11 +163,14 @@ def test_exactly_the_window_is_there(recording: Callable[..., Recorder]) -> None
         if value.name == "dfd"
     }
     assert drawn == found
-    slices = [one.timestamp for one in ours if one.track_event.type == TrackEvent.TYPE_SLICE_BEGIN]
-    stall = max(slices)
-    assert load.last[0] <= stall <= load.last[1] - round(NAP * 1e9)
+    slices = [
+        one.timestamp
+        for one in ours
+        if one.track_event.type == TrackEvent.TYPE_SLICE_BEGIN and one.track_event.name == probe
+    ]
+    assert load.last[0] <= max(slices) <= load.last[1] - round((NAP - slack) * 1e9)
     assert {tracks[one.track_event.track_uuid].thread.thread_name for one in ours} == {"stalls"}
-    eventually(lambda: here.results() == {"written": 1, "refused": 0, "failed": 0}, 5)
+    return file, timeline
 
 
 def ns(text: str) -> int:

@@ -24,7 +24,10 @@ class TimeSpec(ctypes.Structure):
 
 
 def nap(seconds: float) -> tuple[float, float]:
-    """Sleep for a relative time in the kernel; return the least and the most seconds that it took."""
+    """Sleep for a relative time in the kernel; return the least and the most seconds that it took.
+
+    The call of time.sleep() may be shorter than the sleep, since its end is computed before.
+    """
     wanted = TimeSpec(int(seconds), round(seconds % 1 * 1e9))
     began = time.monotonic()
     assert LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, ctypes.byref(wanted), None) == 0

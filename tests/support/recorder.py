@@ -77,7 +77,7 @@ def numbered_open(number: int) -> None:
     os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC, dir_fd=number))
 
 
-def run_load(comm: str, seconds: float, step: Callable[[int], None], last: Callable[[], None]) -> Load:
+def run_load(comm: str, seconds: float, step: Callable[[int], None], last: Callable[[], object]) -> Load:
     """Do numbered steps for a while in a process of this name, and then the last one; return its record."""
     read, write = os.pipe()
     pid = os.fork()
