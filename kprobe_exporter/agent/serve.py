@@ -91,10 +91,8 @@ def serve(
             stack.callback(sessions.close)
         files = stack.enter_context(kernel(options.tracefs))
         systemd.starting(f"installing {len(config.probes)} probes")
-        further = sessions.families if sessions is not None else tuple
-        agent = stack.enter_context(Agent(config, files, stop, further))
+        agent = stack.enter_context(Agent(config, files, stop, sessions.families if sessions else tuple))
         if sessions is not None:
-            stack.callback(sessions.close, lambda: stop.gives_up)
             sessions.start(partial(remove_dead_traces, files))
 
         def reload() -> str | None:
@@ -117,6 +115,8 @@ def serve(
         )
         web = WebServer(app, sockets, agent.failed, lambda: web_config.settings().tls)
         stack.callback(web.close)
+        if sessions is not None:  # before the web server, whose clients are told of it
+            stack.callback(sessions.close, lambda: stop.gives_up)
         stack.callback(web_config.close)
         web_config.start()
         web.start()

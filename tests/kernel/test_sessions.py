@@ -21,11 +21,13 @@ from kprobe_exporter.sessions import relay, server
 from kprobe_exporter.tracefs.leftovers import PREFIX
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
+from tests.support.certificates import Authority
 from tests.support.forked_child import become_nobody, started
 from tests.support.leftovers import instances
 from tests.support.patience import eventually, patience
 from tests.support.tool_cases import SHOWN, Load, Rows, WaitingLoad, compare
 from tests.support.trace_process import START, StartTrace, TraceProcess
+from tests.support.web_target import HASH
 
 NAMED = "global: {tracefs_instance: sessions_under_test}\n"
 CONFIG = NAMED + 'probes: [{name: exec, attach: "tracepoint:sched:sched_process_exec"}]\n'
@@ -232,6 +234,33 @@ def test_agent_that_stops(sessions: Sessions) -> None:
     assert client.wait() == 1
     assert "the session was ended: the agent stops." in client.errors
     assert not sessions.path.exists()
+
+
+@pytest.mark.needs("initial_pid_namespace")
+def test_over_https(start: Callable[..., Sessions], tmp_path: Path) -> None:
+    """Rows are the load's, also the last ones after Ctrl-C; an agent that stops says so."""
+    authority = Authority(tmp_path / "certificates")
+    server = authority.issue("server")
+    web, password = tmp_path / "web.yaml", tmp_path / "password"
+    web.write_text(
+        f"tls_server_config: {{cert_file: {server.certificate}, key_file: {server.key}}}\n"
+        f"basic_auth_users: {{ops: '{HASH.decode()}'}}\n"
+    )
+    web.chmod(0o600)
+    password.write_text("secret\n")
+    sessions = start("--web.enable-sessions", "--web.config.file", str(web))
+    login = ["--url", sessions.agent.address, "--user", "ops", "--password-file", str(password)]
+    login += ["--ca-file", str(authority.certificate)]
+    with closing(WaitingLoad(system_calls)) as process:
+        client = sessions.begin(*login, "--tool", "syscount -P", "--json", "-p", str(process.pid))
+        expected = process.run()
+        assert client.end() == 0, client.errors
+    compare(rows_of(client, "syscount"), expected, exact=False)
+    assert sessions.instances() == []
+    client = sessions.begin(*login, "--tool", "killsnoop")
+    assert sessions.agent.end() == 0
+    assert client.wait() == 1
+    assert "the session was ended: the agent stops." in client.errors
 
 
 def test_killed_agent(sessions: Sessions, start: Callable[..., Sessions]) -> None:
