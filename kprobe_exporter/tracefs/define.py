@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from kprobe_exporter.errors import ProbeRefused
@@ -45,7 +46,7 @@ def define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> DefinedEvent
     bodies = [given + body.removeprefix(path) for body in (spec.body, *spec.more)]
     written = replace(spec, body=bodies[0], more=tuple(bodies[1:]))
     name = spec.layout.event
-    for event in (name, *(f"{name}_{number}" for number in range(2, NAMES_TRIED + 2))):
+    for event in chain((name,), (f"{name}_{number}" for number in range(2, NAMES_TRIED + 2))):
         if event in taken:
             continue
         is_new = _write_definition(instance, written, event, path, given)
