@@ -111,7 +111,7 @@ def test_a_stall_of_a_disk(recording: Callable[..., Recorder]) -> None:
         read = "tracepoint:block:block_bio_queue", "tracepoint:block:block_bio_complete"
         here = recording(
             WHEN.replace("naps", "reads") + ", formats: [trace.dat, perfetto]",
-            '{name: reads, attach: "syscall:preadv"}',
+            '{name: reads, attach: "syscall:preadv2"}',
             recorded="".join(f', "{one}"' for one in ("reads", *read)),
         )
         page, file = mmap.mmap(-1, mmap.PAGESIZE), os.open(slow, os.O_RDONLY | os.O_DIRECT)
@@ -131,6 +131,7 @@ def test_a_stall_of_a_disk(recording: Callable[..., Recorder]) -> None:
 
 
 def read_page(file: int, page: mmap.mmap) -> None:
+    """Read by preadv2(2), which os.preadv() calls; O_DIRECT needs memory that begins at a page."""
     os.preadv(file, [page], 0)
 
 
