@@ -31,9 +31,9 @@ def table() -> Table:
     return Table(
         TITLE,
         "An agent with uprobes on so many functions of one library, counted only. A start lasts from the"
-        " start of the process until `/-/ready` answers 200, a stop from SIGTERM to its end. A script does the"
-        " kernel's part alone: it writes the same definitions and triggers, one after the other. It removes the"
-        " instance with all on, and then the definitions.",
+        " start of the process until `/-/ready` answers 200, a stop from SIGTERM to its end. A script does"
+        " the kernel's part alone: it writes the same definitions and triggers, one after the other. It"
+        " removes the instance with all on, and then the definitions.",
         ("uprobes", "start s", "the kernel's", "stop s", "the kernel's"),
         tuple(rows),
         notes,
