@@ -323,6 +323,7 @@ class Agent:
         self._aggregator.limit(settings.max_series, settings.max_series_total, settings.series_ttl)
         if self._otlp is not None and config.otlp is not None and config.record is not None:
             self._otlp.open("log")
+            self._otlp.watch(config.record.condition_probes)
         self.recorder.configure(config.record, self._instance, settings.namespace, settings.buffer_total)
         probes = []
         for probe in config.probes:

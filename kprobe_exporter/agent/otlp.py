@@ -110,6 +110,7 @@ class OtlpExport:
         self._builder = Builder(self._descriptions, self._clock)
         self._probes: dict[int, tuple[str, int | None]] = {}
         self._removed: dict[int, None] = {}  # by layout_id, the oldest first
+        self._watched: Collection[str] = ()
         self._slowest: dict[str, _Slowest] = {}
         self._channels: dict[Signal, Channel[Emission | bytes]] = {}
         self._limited: Counter[Signal] = Counter()
@@ -186,7 +187,6 @@ class OtlpExport:
         self._selector.forget(layout, join)
         self._removed[layout.layout_id] = None
         for layout_id in list(self._removed)[:-MOST_REMOVED]:
-            self._slowest.pop(self._probes[layout_id][0], None)
             del self._removed[layout_id], self._probes[layout_id], self._descriptions[layout_id]
 
     def open(self, signal: Signal) -> None:
@@ -255,12 +255,18 @@ class OtlpExport:
             counts["metrics"] = self._pusher.counts()
         return tuple(_family(what, counts) for what in HELP)
 
+    def watch(self, probes: Collection[str]) -> None:
+        """Keep the slowest calls of these probes from now on, for ``announce``; of others none."""
+        self._watched = probes
+        self._slowest = {probe: one for probe, one in self._slowest.items() if probe in probes}
+
     def announce(
         self, event: str, body: str, attributes: Mapping[str, Attribute], probes: Collection[str]
     ) -> None:
         """Send a log record of the agent's own, once ``open`` has been called for log records.
 
-        It belongs to the slowest call of these probes that was exported in the last RECENT seconds.
+        It belongs to the slowest call of these probes, which are watched, that was exported in the last
+        RECENT seconds.
         """
         now, since = time.time_ns(), time.monotonic() - RECENT
         calls = [one for probe in probes if (one := self._slowest.get(probe)) and one.then >= since]
@@ -269,13 +275,18 @@ class OtlpExport:
 
     def _put(self, signal: Signal, emission: Emission) -> bool:
         taken = self._channels[signal].put(emission)
+        if taken and emission.span and self._watched:
+            self._note(emission)
+        return taken
+
+    def _note(self, emission: Emission) -> None:
+        """Keep a call of a watched probe, unless a recent one was slower."""
         probe, place = self._probes.get(emission.record[LAYOUT_ID], ("", None))
-        if taken and emission.span and place is not None:
+        if probe in self._watched and place is not None:
             took, now = emission.record[place], time.monotonic()
             known = self._slowest.get(probe)
             if known is None or took >= known.took or now - known.then > RECENT:
                 self._slowest[probe] = _Slowest(took, emission.trace, emission.span, now)
-        return taken
 
     def _arrived(self, items: Sequence[Emission | bytes]) -> None:
         """Make the spans among them exemplars: the collector took them, so their traces can be found."""

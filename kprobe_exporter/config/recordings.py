@@ -45,3 +45,7 @@ class RecordSettings(NamedTuple):
     max_bytes: int
     max_files: int
     recordings: tuple[RecordingSettings, ...] = ()
+
+    @property
+    def condition_probes(self) -> frozenset[str]:
+        return frozenset(condition.probe for one in self.recordings for condition in one.when)

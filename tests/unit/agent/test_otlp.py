@@ -136,6 +136,7 @@ def test_what_the_agent_tells_belongs_to_the_slowest_call(
     """To the slowest of the last seconds, of one of the probes."""
     made = Wired(Otlp(), call=Export("span"))
     made.telemetry.open("log")
+    made.telemetry.watch({"read"})
 
     def told(*probes: str) -> LogRecord:
         made.telemetry.announce("kprobe.recording", "a recording", {}, probes)

@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -144,6 +144,16 @@ def test_a_written_recording_is_a_log_record(machine: Machine, monkeypatch: pyte
     assert attributes["kprobe.recording.file"] == file
     assert (attributes["kprobe.recording.name"], attributes["kprobe.recording.condition"]) == ("slow", "open")
     machine.shows((1, "kprobe_exporter_otlp_exported_total", "logs"))
+
+
+def test_the_calls_of_its_conditions_are_watched(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the trace of the log record."""
+    watched: list[Collection[str]] = []
+    monkeypatch.setattr(otlp, "connect", lambda *_: KeepingSender())
+    monkeypatch.setattr(otlp.OtlpExport, "watch", lambda _, probes: watched.append(probes))
+    machine.head += "otlp: {endpoint: 'http://localhost:4318'}\n"
+    machine.start(OPEN)
+    assert watched == [{"open"}]
 
 
 def test_what_fails_is_counted_and_logged(
