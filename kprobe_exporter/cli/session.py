@@ -131,9 +131,9 @@ def session(
     asked = tuple(map(asked_tool, tools))
     request = SessionRequest(asked, narrowed, seconds, as_json, timeline is not None)
     with ExitStack() as stack:
-        login = None if url is None else _login(user, password_file, ca_file)
+        agent = path if url is None else _login(url, user, password_file, ca_file)
         stop = stack.enter_context(Interrupt().heeded())
-        client = stack.enter_context(_client(path, url, login, request))
+        client = stack.enter_context(_client(agent, request))
         out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
         shown = SessionOutput(out, [tool.name for tool in request.tools], verbose=verbose)
         if timeline is not None:
@@ -160,26 +160,26 @@ def session(
         raise SessionRefused("the agent ended without ending the session.")
 
 
-def _login(user: str, password_file: Path | None, ca: Path | None) -> "Login":
+def _login(url: str, user: str, password_file: Path | None, ca: Path | None) -> "Login":
     """Return how to log in over HTTP. Raises UsageError."""
     from kprobe_exporter.sessions.web_client import Login  # noqa: PLC0415
 
     if not user:
         raise UsageError("--url takes a --user of the agent's --web.config.file.")
     if password_file is not None:
-        return Login(user, password_file.read_text().removesuffix("\n"), ca)
+        return Login(url, user, password_file.read_text().removesuffix("\n"), ca)
     if not sys.stdin.isatty():
         raise UsageError("--url takes a --password-file, where no terminal can be asked.")
-    return Login(user, click.prompt("Password", hide_input=True, err=True), ca)
+    return Login(url, user, click.prompt("Password", hide_input=True, err=True), ca)
 
 
-def _client(path: Path, url: str | None, login: "Login | None", request: SessionRequest) -> SessionClient:
-    if url is None or login is None:
-        return SessionClient.at(path, request)
+def _client(agent: "Path | Login", request: SessionRequest) -> SessionClient:
+    if isinstance(agent, Path):
+        return SessionClient.at(agent, request)
     # Imported only if needed, as TLS and HTTP take 30 ms.
     from kprobe_exporter.sessions.web_client import WebSessionClient  # noqa: PLC0415
 
-    return WebSessionClient(url, login, request)
+    return WebSessionClient(agent, request)
 
 
 def _check_timeline(timeline: Path, tools: Sequence[str], *, as_json: bool) -> None:

@@ -26,8 +26,12 @@ END = b"GET /-/healthy HTTP/1.1\r\nHost: -\r\n\r\n"
 
 
 class Login(NamedTuple):
-    """A user of the agent's web configuration; ``ca`` is the file of the authorities to trust in."""
+    """The agent's address, and a user of its web configuration.
 
+    ``ca`` is the file of the authorities to trust in.
+    """
+
+    url: str
     user: str
     password: str
     ca: Path | None = None
@@ -36,12 +40,12 @@ class Login(NamedTuple):
 class WebSessionClient(SessionClient):
     """A session over HTTPS. A proxy on the way would keep Ctrl-C from the tools."""
 
-    def __init__(self, url: str, login: Login, request: SessionRequest) -> None:
+    def __init__(self, login: Login, request: SessionRequest) -> None:
         """Connect, and ask. Raises SessionRefused, also for another answer than a session."""
-        self._url, self._http = url, h11.Connection(h11.CLIENT)
-        parts = urlsplit(url)
+        self._url, self._http = login.url, h11.Connection(h11.CLIENT)
+        parts = urlsplit(login.url)
         if parts.scheme != "https" or parts.hostname is None or parts.path not in ("", "/") or parts.query:
-            raise SessionRefused(f"--url {url}: write https://HOST:PORT of the agent.")
+            raise SessionRefused(f"--url {login.url}: write https://HOST:PORT of the agent.")
         coded = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
         asked = urlencode({"request": request.encoded().decode().strip()})
         headers = {"Host": parts.netloc, "Authorization": f"Basic {coded}", "Connection": "close"}
@@ -54,7 +58,7 @@ class WebSessionClient(SessionClient):
                 self._socket.sendall(self._http.send(event) or b"")
             self._socket.settimeout(None)
         except (OSError, h11.LocalProtocolError) as error:
-            raise SessionRefused(f"{url} cannot be asked: {_meaning(error)}.") from None
+            raise SessionRefused(f"{login.url} cannot be asked: {_meaning(error)}.") from None
 
     def end(self) -> None:
         """Ask for the end of the session, and for the rest of its output."""

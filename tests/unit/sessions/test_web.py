@@ -1,13 +1,13 @@
 """Sessions over HTTPS: a client with a password gets what tools write as they do so; others are refused."""
 
+import base64
 import json
 import logging
-import select
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,12 @@ class Both:
 
     def __init__(self, web: Web, served: Served, authority: Pair) -> None:
         self.web, self.served = web, served
-        self.login = Login("scraper", "secret", Path(authority.certificate))
+        url = f"https://localhost:{web.port}"
+        self.login = Login(url, "scraper", "secret", Path(authority.certificate))
 
     def client(self, how: str = "waits", *, as_json: bool = True, **changes: Any) -> WebSessionClient:
         request = SessionRequest((ToolRequest("killsnoop"),), {"comm": how}, 30, as_json)
-        return WebSessionClient(f"https://localhost:{self.web.port}", self.login._replace(**changes), request)
+        return WebSessionClient(self.login._replace(**changes), request)
 
 
 @pytest.fixture(scope="session")
@@ -50,14 +51,21 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Pair]:
     return authority, authority.issue("server")
 
 
-@pytest.fixture
-def both(served: Served, pair: tuple[Authority, Pair]) -> Iterator[Both]:
+@contextmanager
+def both_of(served: Served, pair: tuple[Authority, Pair], **changes: Any) -> Iterator[Both]:
+    """Serve with these changes of the web settings."""
     authority, server = pair
-    settings = WebSettings(Tls(server.context()), USERS)
+    settings = WebSettings(Tls(server.context()), USERS)._replace(**changes)
     app = create_app(lambda: SNAPSHOT, lambda: None, settings=lambda: settings, connect=served.server.connect)
-    trusting = ssl.create_default_context(cafile=authority.certificate)
+    trusting = ssl.create_default_context(cafile=authority.certificate) if settings.tls else None
     with serving(Web(app, trusting, lambda: settings.tls)) as web:
         yield Both(web, served, authority)
+
+
+@pytest.fixture
+def both(served: Served, pair: tuple[Authority, Pair]) -> Iterator[Both]:
+    with both_of(served, pair) as made:
+        yield made
 
 
 def numbers(messages: list[dict[str, Any]]) -> list[int]:
@@ -134,14 +142,14 @@ def test_a_wrong_login(both: Both, changes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize("url", ["http://localhost:1", "localhost:1", "https://", "https://localhost:1/path"])
 def test_a_wrong_address(both: Both, url: str) -> None:
     with pytest.raises(SessionRefused, match="write https://HOST:PORT of the agent"):
-        WebSessionClient(url, both.login, SessionRequest((), {}, 1))
+        WebSessionClient(both.login._replace(url=url), SessionRequest((), {}, 1))
 
 
 def test_nobody_listens(both: Both) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
     with pytest.raises(SessionRefused, match="cannot be asked: Connection refused"):
-        WebSessionClient(f"https://localhost:{port}", both.login, SessionRequest((), {}, 1))
+        WebSessionClient(both.login._replace(url=f"https://localhost:{port}"), SessionRequest((), {}, 1))
 
 
 def asked(both: Both, query: str, method: str = "POST", site: str = "none") -> tuple[int, str]:
@@ -168,13 +176,8 @@ def test_requests_that_are_none(both: Both) -> None:
 def test_without_tls_or_a_password_it_is_refused(
     served: Served, pair: tuple[Authority, Pair], changes: dict[str, Any]
 ) -> None:
-    authority, server = pair
-    settings = WebSettings(Tls(server.context()), USERS)._replace(**changes)
-    app = create_app(lambda: SNAPSHOT, lambda: None, settings=lambda: settings, connect=served.server.connect)
-    trusting = ssl.create_default_context(cafile=authority.certificate) if settings.tls else None
-    with serving(Web(app, trusting, lambda: settings.tls)) as web:
-        response, body = web.ask("/-/session?request=1", "POST", Authorization=LOGIN)
-    assert (response.status, body.decode().strip()) == (403, PLAIN)
+    with both_of(served, pair, **changes) as both:
+        assert asked(both, "?request=1") == (403, PLAIN)
 
 
 def test_they_are_off_by_default() -> None:
@@ -186,22 +189,20 @@ def test_they_are_off_by_default() -> None:
 def test_a_name_of_a_user_forges_no_line(
     served: Served, pair: tuple[Authority, Pair], caplog: pytest.LogCaptureFixture
 ) -> None:
-    connection = served.server.connect(b"1", "web user 'a\\n', at here,")
-    with connection:
-        select.select([connection], [], [])
-        assert b"refused" in connection.recv(4096)
-    assert "a session of web user 'a\\n', at here, is refused: " in caplog.text
+    coded = base64.b64encode(b"a\nb:secret").decode()
+    with both_of(served, pair, users={b"a\nb": HASH}) as both:
+        _, body = both.web.ask("/-/session?request=1", "POST", Authorization=f"Basic {coded}")
+    assert b"refused" in body
+    [said] = [text for text in caplog.messages if "is refused" in text]
+    assert said.startswith("a session of web user 'a\\nb', at 127.0.0.1")
+    assert "\n" not in said
 
 
 def test_the_budget_is_shared(serve: Callable[[Limits], Served], pair: tuple[Authority, Pair]) -> None:
     """With the sessions at the socket."""
     served = serve(Limits(max_tools=1))
-    authority, server = pair
-    settings = WebSettings(Tls(server.context()), USERS)
-    app = create_app(lambda: SNAPSHOT, lambda: None, settings=lambda: settings, connect=served.server.connect)
-    trusting = ssl.create_default_context(cafile=authority.certificate)
-    with serving(Web(app, trusting, lambda: settings.tls)) as web, served.ask():
+    with both_of(served, pair) as both, served.ask():
         served.wait_for(active=1)
-        client = Both(web, served, authority).client()
+        client = both.client()
         with client, pytest.raises(SessionRefused, match="1 tool of other sessions run"):
             all_of(client)
