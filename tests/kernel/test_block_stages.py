@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.needs(EPROBES)]
 
 READS = 10
 FIRST, SECOND = 0.040, 0.150
+
 CONFIG = """
 probes:
   - name: read
