@@ -107,9 +107,9 @@ def test_short_lived_threads_are_counted_by_process(
 
 REUSED = """
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 __attribute__((noinline)) void hit(void) { __asm__(""); }
@@ -129,9 +129,11 @@ int main(int count, char **words) {
         pthread_create(&thread, 0, hits, 0);
         pthread_join(thread, 0);
     } else {
-        getchar();
+        char byte;
+        read(0, &byte, 1);
+        fcntl(0, F_SETFL, O_NONBLOCK);
         hit();
-        while (clock() < CLOCKS_PER_SEC / 10);  /* the event is read before the next switch */
+        while (read(0, &byte, 1) != 0);  /* busy until the event was read, if possible before a switch */
     }
     return 0;
 }
@@ -151,7 +153,10 @@ probes:
 def test_a_process_with_the_id_of_an_ended_thread(
     start_agent: StartAgent, tmp_path: Path, source: str
 ) -> None:
-    """In text the kernel prints the thread's process with the first events of the new one."""
+    """In text the kernel prints the thread's process with the first events of the new one.
+
+    The new one lives until its event was read. Text has no other source for the process of an ended one.
+    """
     program = compiled(tmp_path / "program", REUSED, "-pthread")
     config = REUSED_CONFIG.format(source=source, program=program)
     agent = start_agent(config)
@@ -167,7 +172,9 @@ def test_a_process_with_the_id_of_an_ended_thread(
         with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
             reused += process.pid == tid  # unless another process began in between
             expected[str(process.pid)] = 1
-            process.communicate(b"\n")
+            assert process.stdin is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
             agent.scrape_until(lambda metrics: metrics.total("kprobe_hit_total") >= len(expected))
     LAST_PID.write_text(last)
     found = agent.scrape()
