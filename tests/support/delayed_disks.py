@@ -36,8 +36,13 @@ def succeeds(*command: str) -> bool:
 
 @contextmanager
 def disk() -> Iterator[str]:
-    """Yield a disk of 1 GB whose requests end at once, with the kernel's module for delays loaded."""
+    """Yield a disk of 1 GB whose requests end at once, with the kernel's module for delays loaded.
+
+    Meanwhile udev reads no new disk: its reads of a slow one would keep that one busy for minutes.
+    """
     with ExitStack() as stack:
+        succeeds("udevadm", "control", "--stop-exec-queue")
+        stack.callback(succeeds, "udevadm", "control", "--start-exec-queue")
         for module, *options in (("null_blk", "nr_devices=1", "gb=1"), ("dm_delay",)):
             subprocess.run(["modprobe", module, *options], check=True)
             stack.callback(eventually, partial(succeeds, "modprobe", "-qr", module))
