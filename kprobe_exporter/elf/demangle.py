@@ -13,11 +13,13 @@ from functools import lru_cache
 from kprobe_exporter.grammar.target import INSTANCES
 
 try:
-    from pycxxfilt import demangle
+    from pycxxfilt import itanium_demangle, rust_demangle
 except ImportError:  # names stay as compilers write them
 
-    def demangle(mangled_name: str, /) -> str | None:
+    def itanium_demangle(mangled_name: str, /) -> str | None:
         return None
+
+    rust_demangle = itanium_demangle
 
 
 MAX_NAME = 2000
@@ -75,24 +77,29 @@ def is_mangled(symbol: str) -> bool:
     return symbol.startswith(("_Z", "_R"))
 
 
-@lru_cache(1 << 12)
-def demangled(symbol: str) -> str | None:
+def demangle(symbol: str) -> str | None:
     """Return the name with its parameters, ``app::Foo::bar(int) const``; None for any other symbol."""
     if not is_mangled(symbol) or not is_bounded(symbol):
         return None
     try:
-        found = demangle(symbol)
+        found = rust_demangle(symbol) if symbol.startswith("_R") else itanium_demangle(symbol)
     except ValueError:
         return None
-    if found is None:
-        return None
+    if found is None or not found.startswith("::h", -len("::h0123456789abcdef")):
+        return found
     legacy = _LEGACY.fullmatch(found)
     return found if legacy is None else _unescaped(legacy[1])
 
 
+demangled = lru_cache(1 << 12)(demangle)
+"""Does the same, and remembers the last names."""
+
+
 def is_bounded(symbol: str) -> bool:
     """Return whether demangling takes bounded memory: a name with few references cannot grow long."""
-    if len(symbol) > MAX_NAME or not _MANGLED.fullmatch(symbol) or _FORWARD.search(symbol):
+    if len(symbol) > MAX_NAME or not (symbol.isidentifier() or _MANGLED.fullmatch(symbol)):
+        return False
+    if "cv" in symbol and _FORWARD.search(symbol):
         return False
     references = symbol.count("S") + symbol.count("T") + symbol.count("B")
     doubled = _CHARACTER * len(symbol) * 2.0**references

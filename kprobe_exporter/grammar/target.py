@@ -94,7 +94,7 @@ FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")
 """A function of a file, with or without a version: memcpy@GLIBC_2.14."""
 
 WRITTEN_NAME = re.compile(
-    r"(?=.*(::|[/(<]|\[go\.|\[\.\.\.\]))[A-Za-z_$~(<{][\w.$~:<>(){}&*,/\[\]#'=!%^|@ +-]*"
+    r"(?=.*?(?:::|[/(<]|\[go\.|\[\.\.\.\]))[A-Za-z_$~(<{][\w.$~:<>(){}&*,/\[\]#'=!%^|@ +-]*"
 )
 """A function of a file as people write it in C++ or Rust (``app::Foo::bar(int) const``), or in Go
 (``net/http.(*Server).Serve``, ``main.Map[...]``)."""

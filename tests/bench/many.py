@@ -82,9 +82,9 @@ def _large(program: Path) -> tuple[str, ...]:
     subprocess.run([sys.executable, "-m", "kprobe_exporter", "--version"], check=True, capture_output=True)
     empty = time.monotonic() - ends
     return (
-        f"A program of {COUNT:,} symbols with names as long as `{name(0)}`: `list -x` prints all in"
-        f" {listed:.1f} s, and five that a pattern matches in {searched:.1f} s; a command that does nothing"
-        f" takes {empty:.1f} s.",
+        f"A C++ program of {COUNT:,} symbols such as `{name(0)}`: `list -x` prints the written names of"
+        f" all in {listed:.1f} s, and of five that a pattern matches in {searched:.1f} s; a command that does"
+        f" nothing takes {empty:.1f} s.",
     )
 
 

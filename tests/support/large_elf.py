@@ -7,13 +7,18 @@ from pathlib import Path
 from tests.support.crafted_elf import ADDRESS, CODE, NAMES, SYMTAB, elf
 
 COUNT = 1_000_000
-NAME = b"_ZN4node3lib%07dEvRKSsi\0"
+NAME = b"_ZN4node10lib%07dERKSsi\0"
 LENGTH = len(NAME % 0)
 
 
 def name(number: int) -> str:
     """Return the name of a symbol, from 0 to COUNT - 1."""
     return (NAME % number)[:-1].decode()
+
+
+def written_name(number: int) -> str:
+    """Return that name as people write it."""
+    return f"node::lib{number:07}(std::string const&, int)"
 
 
 def offset(number: int) -> int:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kprobe_exporter.elf import UsdtProbe, function_at, functions, locate, locate_usdt, usdt_probes
-from kprobe_exporter.elf.demangle import copied_words, demangled, is_instance
+from kprobe_exporter.elf.demangle import copied_words, demangle, is_instance
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.lexis import closest, kernel_number
 from kprobe_exporter.grammar.target import (
@@ -157,27 +157,35 @@ def file_places(query: Query, files: ProbedFiles) -> Iterable[str]:
         _require_locatable(kind, path, query.name, files)
         return [f"{kind}:{path}:{query.name}"]
     names = functions(path, files)
-    fitting = names if query.name == "*" else _matching(query.name, names)
-    spellings = ((demangled(name), name) for name in fitting)
-    written = (next((one for one in pair if one and _fits(path, one)), None) for pair in spellings)
-    found = sorted({name for name in written if name is not None})
+    fits, written = _fitting(path), set()
+    for symbol, text in _matching(query.name, names):
+        if text is not None and fits(text):
+            written.add(text)
+        elif fits(symbol):
+            written.add(symbol)
+    found = sorted(written)
     if not found:
         near = begin_alike(query.name, names)
         raise refusal(f"'{query.name}' matches none of the {len(names)} functions of {path}{near}")
     if kind is not Kind.UPROBE:
         _require_locatable(kind, path, found[0], files)
-    return (f"{kind}:{path}:{name}" for name in found)
+    prefix = f"{kind}:{path}:"
+    return (prefix + name for name in found)
 
 
-def _matching(pattern: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield the functions of these whose symbol, or name as people write it, matches."""
+def _matching(pattern: str, names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield those of these symbols that match, or whose name as people write it does, each with that name."""
+    if pattern == "*":
+        yield from ((name, demangle(name)) for name in names)
+        return
     matches = partial(is_instance, pattern) if INSTANCES in pattern else matcher(pattern)
     copied = copied_words(pattern)
     for word in copied:
         names = [name for name in names if word in name]
     for name in names:
-        if matches(name) or ((text := demangled(name)) is not None and matches(text)):
-            yield name
+        text = demangle(name)
+        if matches(name) or (text is not None and matches(text)):
+            yield name, text
 
 
 def _at(kind: Kind, path: str, offset: int, files: ProbedFiles) -> Target:
@@ -190,7 +198,7 @@ def _at(kind: Kind, path: str, offset: int, files: ProbedFiles) -> Target:
     target = Target(kind, path=path, offset=offset)
     with suppress(GrammarError):
         found = function_at(path, offset, files)
-        if found is not None and _fits(path, found[0]):
+        if found is not None and _fitting(path)(found[0]):
             named = Target(kind, path=path, symbol=found[0], offset=found[1])
             if locate(named, files).offset == offset:
                 return named
@@ -263,10 +271,14 @@ def _usdt_type(argument: UsdtArgument) -> str:
     return argument.type
 
 
-def _fits(path: str, name: str) -> bool:
-    """Whether an attach string can hold the name, of a file whose path it can hold."""
-    fits = FILE_SYMBOL.fullmatch(name) or WRITTEN_NAME.fullmatch(name)
-    return fits is not None and len(f"{Kind.UPROBE}:{path}:{name}") <= LONGEST
+def _fitting(path: str) -> Callable[[str], bool]:
+    """Return a function that tells whether an attach string can hold a name beside the file's path."""
+    room = LONGEST - len(f"{Kind.UPROBE}:{path}:")
+
+    def fits(name: str) -> bool:
+        return len(name) <= room and bool(FILE_SYMBOL.fullmatch(name) or WRITTEN_NAME.fullmatch(name))
+
+    return fits
 
 
 def _require_locatable(kind: Kind, path: str, name: str, files: ProbedFiles) -> None:

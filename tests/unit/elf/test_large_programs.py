@@ -15,7 +15,7 @@ from kprobe_exporter.elf.find import functions_at
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.counted_reads import Reads
-from tests.support.large_elf import COUNT, large_program, name, offset
+from tests.support.large_elf import COUNT, large_program, name, offset, written_name
 
 MIB = 300
 
@@ -47,12 +47,14 @@ def listed(program: Path, pattern: str) -> list[str]:
 def test_listed(program: Path) -> None:
     found = listed(program, "*")
     assert len(found) == COUNT
-    assert found[::99_999] == [f"uprobe:{program}:{name(number)}" for number in range(0, COUNT, 99_999)]
+    assert found[::99_999] == [
+        f"uprobe:{program}:{written_name(number)}" for number in range(0, COUNT, 99_999)
+    ]
 
 
 def test_searched(program: Path) -> None:
     found = listed(program, "*lib012345[5-9]*")
-    assert found == [f"uprobe:{program}:{name(number)}" for number in range(123_455, 123_460)]
+    assert found == [f"uprobe:{program}:{written_name(number)}" for number in range(123_455, 123_460)]
 
 
 def test_probed(program: Path) -> None:
