@@ -184,7 +184,7 @@ class ProbedFiles:
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, BinaryIO] = {}
+        self._open: dict[str, tuple[BinaryIO, tuple[int, int]]] = {}  # with device and inode
         self.parsed: dict[tuple[int, int], Any] = {}
         self.libraries: dict[str, str] = {}
         self._within: dict[str | None, ProbedFiles] = {}
@@ -219,30 +219,31 @@ class ProbedFiles:
         It has no buffer, which would hide that the file changes.
         """
         if path not in self._open:
-            self._open[path] = open_rooted(path, buffering=0)
-        self._open[path].seek(0)
-        return self._open[path]
+            file = open_rooted(path, buffering=0)
+            status = os.fstat(file.fileno())
+            self._open[path] = file, (status.st_dev, status.st_ino)
+        file, _ = self._open[path]
+        file.seek(0)
+        return file
 
     def path(self, path: str, inode: tuple[int, int] | None) -> str | None:
         """Return a path by which the kernel finds the open file; None if it is not the one with ``inode``.
 
-        Raises OSError and ValueError.
+        No file system is asked about a file that is open. Raises OSError and ValueError.
         """
-        return self.ask(path, lambda files: files._path(path, inode))
-
-    def _path(self, path: str, inode: tuple[int, int] | None) -> str | None:
-        descriptor = self.open(path).fileno()
-        status = os.fstat(descriptor)
-        if inode is not None and (status.st_dev, status.st_ino) != inode:
-            return None
-        return itself(descriptor)
+        files = self._within.get(process_root(path))
+        if files is None or path not in files._open:
+            self.ask(path, lambda files: files.open(path))
+            files = self._within[process_root(path)]
+        file, found = files._open[path]
+        return itself(file.fileno()) if inode in (None, found) else None
 
     def close(self) -> None:
         """Close all files, and drop what was found in them."""
         for files in self._within.values():
             files.close()
         self._within.clear()
-        for file in self._open.values():
+        for file, _ in self._open.values():
             file.close()
         self._open.clear()
         self.parsed.clear()

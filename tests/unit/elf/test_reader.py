@@ -10,6 +10,7 @@ import pytest
 from kprobe_exporter.elf import Code, function_at, functions, library_path, locate, locate_usdt, matching_usdt
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.util import rooted_path
 from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.compiling import compiled
 from tests.support.counted_reads import Reads
@@ -125,6 +126,23 @@ def test_one_budget_for_a_file_that_changes(
             break
     assert "is damaged or no usual program" in said
     assert 3 <= reads.files <= 20_000 // alone + 1
+
+
+def test_the_path_of_an_open_file_asks_no_file_system(
+    files: ProbedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(tmp_path / "program", 10)
+    device, number = path.stat().st_dev, path.stat().st_ino
+    assert files.path(str(path), (device, number + 1)) is None  # this opens it
+
+    def hangs(path: str, work: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(rooted_path, "answered", hangs)
+    given = files.path(str(path), (device, number))
+    assert given is not None
+    assert Path(given).samefile(path)
+    assert files.path(str(path), None) == given
 
 
 def test_a_file_that_is_replaced_stays_what_it_was(files: ProbedFiles, tmp_path: Path) -> None:
