@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from kprobe_exporter.grammar.lexis import (
     MODULE,
@@ -206,6 +207,7 @@ class Target:
         return replace(self, kind=entry), replace(self, kind=back)
 
 
+@lru_cache(1 << 12)  # each part of the agent that is given a probe asks for its target
 def parse_target(text: str) -> Target:
     """Parse an attach string; raises GrammarError.
 
