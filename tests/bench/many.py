@@ -13,10 +13,11 @@ from tests.bench.firing_guest import append
 from tests.bench.start_guest import agent
 from tests.bench.table import Table
 from tests.support.compiling import compiled
-from tests.support.large_elf import COUNT, large_program, name
+from tests.support.large_elf import COUNT, CPP, C, large_program, name
 from tests.support.programs import file_offset
 
 TITLE = "Many uprobes, and large programs"
+COMMAND = (sys.executable, "-m", "kprobe_exporter")
 SIZES = (1, 50, 200, 1000)
 GROUP = "bench_many"
 FUNCTION = '__attribute__((noinline)) long f{0}(long n) {{ __asm__(""); return n + {0}; }}\n'
@@ -27,7 +28,7 @@ PROBE = "  - {{name: f{1}, help: Calls, attach: 'uprobe:{0}:f{1}'}}\n"
 def table() -> Table:
     with tempfile.TemporaryDirectory() as directory:
         rows = _uprobes(Path(directory))
-        notes = _large(large_program(Path(directory, "program")))
+        notes = _large(Path(directory))
     return Table(
         TITLE,
         "An agent with uprobes on so many functions of one library, counted only. A start lasts from the"
@@ -74,22 +75,23 @@ def _by_kernel(root: Path, library: Path, size: int) -> tuple[float, float]:
     return started - began, time.monotonic() - stopping
 
 
-def _large(program: Path) -> tuple[str, ...]:
-    """Return what commands on a large program take, each as a process of its own."""
-    some = "*lib012345[5-9]*"
-    listed, searched = _listed(program, "*", COUNT), _listed(program, some, 5)
-    ends = time.monotonic()
-    subprocess.run([sys.executable, "-m", "kprobe_exporter", "--version"], check=True, capture_output=True)
-    empty = time.monotonic() - ends
-    return (
-        f"A C++ program of {COUNT:,} symbols such as `{name(0)}`: `list -x` prints the written names of"
-        f" all in {listed:.1f} s, and of five that a pattern matches in {searched:.1f} s; a command that does"
-        f" nothing takes {empty:.1f} s.",
-    )
+def _large(directory: Path) -> tuple[str, ...]:
+    """Return what commands on large programs take, each as a process of its own."""
+    notes = []
+    for language, form in (("C", C), ("C++", CPP)):
+        program = large_program(directory / "large", form)
+        listed, searched = _listed(program, "*", COUNT), _listed(program, "*012345[5-9]*", 5)
+        notes.append(
+            f"A program of {COUNT:,} functions of {language} such as `{name(0, form)}`: `list -x` prints all"
+            f" in {listed:.1f} s, and five that a pattern matches in {searched:.1f} s."
+        )
+    began = time.monotonic()
+    subprocess.run([*COMMAND, "--version"], check=True, capture_output=True)
+    return (*notes, f"A command that does nothing takes {time.monotonic() - began:.1f} s.")
 
 
 def _listed(program: Path, pattern: str, number: int) -> float:
-    command = [sys.executable, "-m", "kprobe_exporter", "list", "-x", str(program), pattern]
+    command = [*COMMAND, "list", "-x", str(program), pattern]
     began = time.monotonic()
     lines = subprocess.run(command, check=True, capture_output=True).stdout.count(b"\n")
     if lines != number:
