@@ -46,8 +46,9 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _FORWARD = re.compile(r"cv.*T[L0-9_]*_")
 """A conversion operator, whose type may be a template parameter that follows it."""
 
-_LEGACY = re.compile(r"(?s)(.+)::h[0-9a-f]{16}")
-"""A Rust name in the form of C++, which ends with a hash."""
+_HASH = re.compile(r"::h[0-9a-f]{16}")
+_HASH_SIZE = 19
+"""The end of a Rust name in the form of C++, and its characters."""
 
 _ESCAPES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
 _ESCAPED = re.compile(r"\$(?:(SP|BP|RF|LT|GT|LP|RP|C)|u([0-9a-f]{1,6}))\$")
@@ -85,10 +86,10 @@ def demangle(symbol: str) -> str | None:
         found = rust_demangle(symbol) if symbol.startswith("_R") else itanium_demangle(symbol)
     except ValueError:
         return None
-    if found is None or not found.startswith("::h", -len("::h0123456789abcdef")):
-        return found
-    legacy = _LEGACY.fullmatch(found)
-    return found if legacy is None else _unescaped(legacy[1])
+    if found is None:
+        return None
+    name, end = found[:-_HASH_SIZE], found[-_HASH_SIZE:]
+    return _unescaped(name) if name and _HASH.fullmatch(end) else found
 
 
 demangled = lru_cache(1 << 12)(demangle)
@@ -97,9 +98,7 @@ demangled = lru_cache(1 << 12)(demangle)
 
 def is_bounded(symbol: str) -> bool:
     """Return whether demangling takes bounded memory: a name with few references cannot grow long."""
-    if len(symbol) > MAX_NAME or not (symbol.isidentifier() or _MANGLED.fullmatch(symbol)):
-        return False
-    if "cv" in symbol and _FORWARD.search(symbol):
+    if len(symbol) > MAX_NAME or not _MANGLED.fullmatch(symbol) or _FORWARD.search(symbol):
         return False
     references = symbol.count("S") + symbol.count("T") + symbol.count("B")
     doubled = _CHARACTER * len(symbol) * 2.0**references

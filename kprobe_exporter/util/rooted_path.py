@@ -231,11 +231,10 @@ class ProbedFiles:
 
         No file system is asked about a file that is open. Raises OSError and ValueError.
         """
-        files = self._within.get(process_root(path))
-        if files is None or path not in files._open:
+        root = process_root(path)
+        if root not in self._within or path not in self._within[root]._open:
             self.ask(path, lambda files: files.open(path))
-            files = self._within[process_root(path)]
-        file, found = files._open[path]
+        file, found = self._within[root]._open[path]
         return itself(file.fileno()) if inode in (None, found) else None
 
     def close(self) -> None:
